@@ -1,0 +1,168 @@
+"""Sampling parameters: one frozen type, decoded strictly from a JSON object."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from uzu_contract.errors import invalid, unsupported
+
+MAX_STOP_STRINGS = 16
+MAX_STOP_LENGTH = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How the next token is chosen and when a text ends.
+
+    Args:
+        max_tokens: tokens to generate at most; None is what fits the context.
+        temperature: 0 is greedy; else logits are divided by it.
+        top_p: keep the smallest set of tokens whose probability reaches it; 1 keeps all.
+        top_k: keep the k most likely tokens; 0 keeps all.
+        min_p: drop tokens less likely than this share of the most likely one; 0 keeps all.
+        seed: same seed, same tokens; None draws one.
+        stop: the text ends before the first of these strings.
+        stop_token_ids: the text ends at the first of these tokens.
+        ignore_eos: go on past the model's end-of-text tokens.
+        min_tokens: do not stop by token before so many have been generated.
+
+    """
+
+    max_tokens: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    min_tokens: int = 0
+
+    def to_json_object(self) -> dict[str, Any]:
+        """The fields that differ from their defaults, as `parse_sampling` reads them."""
+        defaults = SamplingParams()
+        return {k: v for k, v in asdict(self).items() if v != getattr(defaults, k)}
+
+
+NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
+    "n": (1, None),
+    "best_of": (1, None),
+    "presence_penalty": (0, None),
+    "frequency_penalty": (0, None),
+    "repetition_penalty": (1, None),
+    "logit_bias": ({}, None),
+    "logprobs": (False, None),
+    "top_logprobs": (0, None),
+    "prompt_logprobs": (None,),
+    "bad_words": ([], None),
+    "structured_outputs": (None,),
+    "guided_decoding": (None,),
+    "include_stop_str_in_output": (False, None),
+    "skip_special_tokens": (True, None),
+    "typical_p": (1, None),
+}
+"""Known parameters that no backend here supports yet, and the values that ask for nothing."""
+
+
+def _number(name: str, value: object, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise invalid(name, f"must be a number between {low:g} and {high:g}, not {_shown(value)}")
+    if not low <= value <= high:
+        raise invalid(name, f"must be between {low:g} and {high:g}, not {value:g}")
+    return float(value)
+
+
+def _integer(name: str, value: object, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise invalid(name, f"must be an integer, not {_shown(value)}")
+    if not low <= value <= high:
+        raise invalid(name, f"must be between {low} and {high}, not {value}")
+    return value
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _stop(value: object) -> tuple[str, ...]:
+    strings = [value] if isinstance(value, str) else value
+    if not isinstance(strings, list | tuple) or not all(isinstance(s, str) and s for s in strings):
+        raise invalid("stop", f"must be a non-empty string or a list of them, not {_shown(value)}")
+    if len(strings) > MAX_STOP_STRINGS:
+        raise invalid("stop", f"takes at most {MAX_STOP_STRINGS} strings, not {len(strings)}")
+    if any(len(s) > MAX_STOP_LENGTH for s in strings):
+        raise invalid("stop", f"takes strings of at most {MAX_STOP_LENGTH} characters")
+    return tuple(strings)
+
+
+def _token_ids(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list | tuple):
+        raise invalid("stop_token_ids", f"must be a list of token ids, not {_shown(value)}")
+    return tuple(_integer("stop_token_ids", v, 0, 2**31 - 1) for v in value)
+
+
+def _top_k(value: object) -> int:
+    return 0 if value == -1 and not isinstance(value, bool) else _integer("top_k", value, 0, 2**31 - 1)
+
+
+def _boolean(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise invalid(name, f"must be true or false, not {_shown(value)}")
+    return value
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "max_tokens": lambda v: _integer("max_tokens", v, 1, 2**31 - 1),
+    "temperature": lambda v: _number("temperature", v, 0, 100),
+    "top_p": lambda v: _top_p(v),
+    "top_k": _top_k,
+    "min_p": lambda v: _number("min_p", v, 0, 1),
+    "seed": lambda v: _integer("seed", v, -(2**63), 2**64 - 1),
+    "stop": _stop,
+    "stop_token_ids": _token_ids,
+    "ignore_eos": lambda v: _boolean("ignore_eos", v),
+    "min_tokens": lambda v: _integer("min_tokens", v, 0, 2**31 - 1),
+}
+
+
+def _top_p(value: object) -> float:
+    top_p = _number("top_p", value, 0, 1)
+    if top_p == 0:
+        raise invalid("top_p", "must be greater than 0 and at most 1")
+    return top_p
+
+
+def is_neutral(name: str, value: object) -> bool:
+    """Whether an unsupported parameter has a value that asks for nothing (true and 1 are told apart)."""
+    return any(value == v and isinstance(value, bool) == isinstance(v, bool) for v in NEUTRAL_VALUES[name])
+
+
+def parse_sampling(raw: Mapping[str, object]) -> SamplingParams:
+    """Decode a JSON object. `null` means the default.
+
+    Raises:
+        RequestError: an unknown key, a wrong type, a value out of range (each names the key), or a known
+            parameter that is not supported.
+
+    """
+    values: dict[str, Any] = {}
+    for name, value in raw.items():
+        if name in NEUTRAL_VALUES:
+            if not is_neutral(name, value):
+                raise unsupported(name, "is not supported by this model")
+        elif name not in _READERS:
+            raise invalid(name, f"is not a sampling parameter; known: {', '.join(sorted(_READERS))}")
+        elif value is not None:
+            values[name] = _READERS[name](value)
+    params = SamplingParams(**values)
+    if params.max_tokens is not None and params.min_tokens > params.max_tokens:
+        raise invalid("min_tokens", f"{params.min_tokens} is more than max_tokens ({params.max_tokens})")
+    return params
+
+
+SAMPLING_FIELDS = tuple(field.name for field in fields(SamplingParams))
