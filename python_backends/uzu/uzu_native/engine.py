@@ -1,0 +1,395 @@
+"""The loop: takes requests, keeps every lane busy, turns logits into tokens and tokens into output.
+
+One thread owns all state. Everything else reaches it through a mailbox: `submit` and `cancel` from any
+thread, and the executor's word that a lane is done. After a lane's step the next one is started first and
+text is made afterwards, so detokenizing and sending overlap with the model's work.
+"""
+
+from __future__ import annotations
+
+import heapq
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+
+import numpy as np
+from numpy.typing import NDArray
+
+from uzu_contract.errors import ErrorCode, RequestError
+from uzu_contract.request import GenerateRequest
+from uzu_contract.response import FinishReason, GenerateChunk
+from uzu_native.block_pool import BlockPool
+from uzu_native.errors import EngineStoppedError
+from uzu_native.executor import ExecutionError, Executor
+from uzu_native.metrics import EngineMetrics
+from uzu_native.options import EngineOptions
+from uzu_native.sampler import Draw, sample
+from uzu_native.scheduler import ScheduledStep, Scheduler
+from uzu_native.sequence import Listener, Sequence, TextStream
+
+
+@dataclass(frozen=True, slots=True)
+class _Submitted:
+    sequence: Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class _Cancelled:
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class _LaneDone:
+    lane: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    pass
+
+
+_Mail = _Submitted | _Cancelled | _LaneDone | _Stop
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Why a sequence ends: the reason, the stop string or token, and whether the last token has text."""
+
+    reason: FinishReason
+    detail: str | None
+    token_is_text: bool
+
+
+class Engine:
+    """Continuous batching over an executor.
+
+    Args:
+        executor: runs the model.
+        options: limits and sizes.
+        end_token_ids: tokens that end a text.
+        context_tokens: longest prompt plus output.
+        make_text_stream: makes a request's text stream out of its stop strings.
+        draw_seed: the seed of a request that names none.
+        clock: seconds, monotonic.
+        on_fault: told of faults that are the engine's own, not a request's.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        options: EngineOptions,
+        *,
+        end_token_ids: frozenset[int],
+        context_tokens: int,
+        make_text_stream: Callable[[tuple[str, ...]], TextStream],
+        draw_seed: Callable[[], int],
+        clock: Callable[[], float] = monotonic,
+        on_fault: Callable[[BaseException], None],
+    ) -> None:
+        self.metrics = EngineMetrics(kv_blocks_total=executor.block_count)
+        self.context_tokens = context_tokens
+        self._executor = executor
+        self._options = options
+        self._end_token_ids = end_token_ids
+        self._make_text_stream = make_text_stream
+        self._draw_seed = draw_seed
+        self._clock = clock
+        self._on_fault = on_fault
+        self._scheduler = Scheduler(BlockPool(executor.block_count, executor.block_size), options)
+        self._mailbox: queue.SimpleQueue[_Mail] = queue.SimpleQueue()
+        self._live: dict[int, Sequence] = {}
+        self._deadlines: list[tuple[float, int]] = []
+        self._in_flight: dict[int, tuple[ScheduledStep, float]] = {}
+        self._idle_lanes = list(range(options.lane_count))
+        self._ordinal = 0
+        self._submit_lock = threading.Lock()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    # Called from any thread
+
+    def submit(self, request: GenerateRequest, prompt_ids: list[int], listener: Listener) -> int:
+        """Queue a request; its output goes to the listener. Returns the ticket that `cancel` takes.
+
+        Raises:
+            RequestError: prompt, or prompt plus `max_tokens`, longer than the context or the KV pool.
+            EngineStoppedError: after `stop`.
+        """
+        max_length = self._max_length(len(prompt_ids), request.sampling.max_tokens)
+        now = self._clock()
+        sampling = request.sampling
+        seed = self._draw_seed() if sampling.seed is None else sampling.seed
+        with self._submit_lock:
+            if self._stopping:
+                raise EngineStoppedError("the engine has been stopped")
+            self._ordinal += 1
+            sequence = Sequence(
+                ordinal=self._ordinal,
+                request=request,
+                token_ids=list(prompt_ids),
+                prompt_length=len(prompt_ids),
+                max_length=max_length,
+                seed=seed % 2**64,
+                listener=listener,
+                text_stream=self._make_text_stream(sampling.stop),
+                arrival_s=now,
+                deadline_s=None if request.deadline_ms is None else now + request.deadline_ms / 1000,
+            )
+            self._mailbox.put(_Submitted(sequence))
+        return sequence.ordinal
+
+    def cancel(self, ticket: int) -> None:
+        """End a request; its blocks are free within one step. Unknown and finished tickets are ignored."""
+        self._mailbox.put(_Cancelled(ticket))
+
+    def start(self) -> None:
+        """Run the loop in a thread of its own."""
+        self._thread = threading.Thread(target=self._run, name="uzu-engine", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End all requests with `SHUTTING_DOWN`, wait for the steps in flight and free the model."""
+        with self._submit_lock:
+            self._stopping = True
+        self._mailbox.put(_Stop())
+        if self._thread is not None:
+            self._thread.join()
+        else:
+            self._run()
+        self._executor.close()
+
+    def run_until_idle(self) -> None:
+        """Work in the calling thread until nothing is left to do (for tests and benchmarks)."""
+        while not self._mailbox.empty() or self._scheduler.has_work:
+            self._launch()
+            if self._mailbox.empty() and not self._in_flight:
+                raise RuntimeError("work is left, and nothing of it can be scheduled")
+            self._turn()
+
+    def check_integrity(self) -> None:
+        """Check all books; only while the engine is idle or from its own thread.
+
+        Raises:
+            RuntimeError: see `Scheduler.check_integrity`.
+        """
+        self._scheduler.check_integrity()
+
+    def _max_length(self, prompt_length: int, max_tokens: int | None) -> int:
+        pool = self._executor.block_count * self._executor.block_size
+        limit = min(self.context_tokens, pool)
+        if prompt_length >= limit:
+            raise RequestError(
+                ErrorCode.CONTEXT_LENGTH_EXCEEDED,
+                f"the prompt has {prompt_length} tokens; the model's context of {limit} tokens leaves no "
+                "room for an answer",
+            )
+        if max_tokens is None:
+            return limit
+        if prompt_length + max_tokens > limit:
+            raise RequestError(
+                ErrorCode.CONTEXT_LENGTH_EXCEEDED,
+                f"max_tokens: the prompt's {prompt_length} tokens and max_tokens {max_tokens} are more than "
+                f"the model's context of {limit} tokens",
+                "max_tokens",
+            )
+        return prompt_length + max_tokens
+
+    # The engine's thread
+
+    def _run(self) -> None:
+        while not (self._stopping and not self._in_flight and self._mailbox.empty()):
+            try:
+                self._turn()
+            except Exception as error:  # the loop must outlive any single fault
+                self._on_fault(error)
+                self._fail_all(ErrorCode.ENGINE_FAILED, "the engine failed; see the server's log")
+
+    def _turn(self) -> None:
+        """Put idle lanes to work, wait for news, and act on all of it."""
+        self._launch()
+        try:
+            self._handle(self._mailbox.get(timeout=self._patience_s()))
+            while True:
+                self._handle(self._mailbox.get_nowait())
+        except queue.Empty:
+            pass
+        self._expire()
+
+    def _handle(self, mail: _Mail) -> None:
+        match mail:
+            case _Submitted(sequence):
+                self._accept(sequence)
+            case _Cancelled(ordinal):
+                if ordinal in self._live:
+                    self._end(self._live[ordinal], "cancelled")
+            case _LaneDone(lane):
+                self._collect(lane)
+            case _Stop():
+                self._fail_all(ErrorCode.SHUTTING_DOWN, "the model is being unloaded")
+
+    def _accept(self, sequence: Sequence) -> None:
+        if self._stopping:
+            self._refuse(sequence, ErrorCode.SHUTTING_DOWN, "the model is being unloaded")
+        elif len(self._scheduler.waiting) > self._options.max_waiting:
+            message = f"{len(self._scheduler.waiting)} requests are waiting already"
+            self._refuse(sequence, ErrorCode.OVERLOADED, message)
+        else:
+            self._live[sequence.ordinal] = sequence
+            self._scheduler.add(sequence)
+            if sequence.deadline_s is not None:
+                heapq.heappush(self._deadlines, (sequence.deadline_s, sequence.ordinal))
+
+    def _launch(self) -> None:
+        """Start a step on every idle lane that has one; who was idle longest chooses first."""
+        now = self._clock()
+        for sequence in self._scheduler.admit():
+            if sequence.admitted_s is None:
+                sequence.admitted_s = now
+                self.metrics.prompt_tokens += sequence.prompt_length
+                self.metrics.cached_tokens += sequence.cached_tokens
+        for lane in tuple(self._idle_lanes):
+            step = self._scheduler.schedule(lane)
+            if step is not None:
+                self._idle_lanes.remove(lane)
+                self._in_flight[lane] = (step, self._clock())
+                self._executor.start(step.plan, self._lane_done)
+        self._observe()
+
+    def _lane_done(self, lane: int) -> None:
+        self._mailbox.put(_LaneDone(lane))
+
+    def _collect(self, lane: int) -> None:
+        """Take a finished step: next tokens first, the lane's next step second, text last."""
+        step, started_s = self._in_flight.pop(lane)
+        self._idle_lanes.append(lane)
+        self.metrics.steps += 1
+        self.metrics.step_seconds += self._clock() - started_s
+        try:
+            logits = self._executor.finish(lane)
+        except ExecutionError as error:
+            self._on_fault(error)
+            for sequence in self._scheduler.abandon(step):
+                self._refuse(sequence, ErrorCode.ENGINE_FAILED, "the engine failed; see the server's log")
+            return
+        self._scheduler.complete(step)
+        sampled = self._sample(logits, step)
+        ends = [self._append(sequence, token) for sequence, token in sampled]
+        self._launch()
+        for (sequence, token), end in zip(sampled, ends, strict=True):
+            self._tell(sequence, token, end)
+
+    def _sample(self, logits: NDArray[np.float32], step: ScheduledStep) -> list[tuple[Sequence, int]]:
+        sampling = [entry.sequence for entry in step.entries if entry.samples]
+        if not sampling:
+            return []
+        draws = [
+            Draw(s.request.sampling, s.seed, s.generated, self._banned(s) if not s.finished else ())
+            for s in sampling
+        ]
+        tokens = sample(logits, draws)
+        return [(s, t) for s, t in zip(sampling, tokens, strict=True) if not s.finished]
+
+    def _banned(self, sequence: Sequence) -> tuple[int, ...]:
+        sampling = sequence.request.sampling
+        if sequence.generated >= sampling.min_tokens:
+            return ()
+        ends = () if sampling.ignore_eos else self._end_token_ids
+        return tuple(t for t in (*ends, *sampling.stop_token_ids) if t < self._executor.vocabulary_size)
+
+    def _append(self, sequence: Sequence, token: int) -> _End | None:
+        """Add a token, and end the sequence for the scheduler when it is the last one."""
+        sequence.token_ids.append(token)
+        self.metrics.generated_tokens += 1
+        if sequence.first_token_s is None:
+            sequence.first_token_s = self._clock()
+        sampling = sequence.request.sampling
+        end = None
+        if token in sampling.stop_token_ids:
+            end = _End(FinishReason.STOP, str(token), token_is_text=False)
+        elif token in self._end_token_ids and not sampling.ignore_eos:
+            end = _End(FinishReason.STOP, None, token_is_text=False)
+        elif len(sequence.token_ids) >= sequence.max_length:
+            end = _End(FinishReason.LENGTH, None, token_is_text=True)
+        if end is not None:
+            self._scheduler.remove(sequence)
+        return end
+
+    def _tell(self, sequence: Sequence, token: int, end: _End | None) -> None:
+        """Turn a new token into text and pass on what is due; a stop string ends the sequence here."""
+        stream = sequence.text_stream
+        sequence.unsent_tokens.append(token)
+        text = stream.push(token) if end is None or end.token_is_text else ""
+        if end is not None and stream.stop_reason is None:
+            text += stream.finish()
+        if stream.stop_reason is not None:
+            end = _End(FinishReason.STOP, stream.stop_reason, token_is_text=True)
+        if text:
+            sequence.unsent_text.append(text)
+        if end is not None:
+            self._send(sequence, end)
+            self._end(sequence, end.reason)
+        elif text and sequence.request.stream:
+            self._send(sequence, None)
+
+    def _send(self, sequence: Sequence, end: _End | None) -> None:
+        chunk = GenerateChunk(
+            text="".join(sequence.unsent_text),
+            token_ids=tuple(sequence.unsent_tokens),
+            finish_reason=end.reason if end else None,
+            stop_reason=end.detail if end else None,
+            num_input_tokens=sequence.prompt_length,
+            num_cached_tokens=sequence.cached_tokens,
+            perf_metrics=self._perf_metrics(sequence) if end else {},
+        )
+        sequence.unsent_text.clear()
+        sequence.unsent_tokens.clear()
+        sequence.listener.on_chunk(chunk)
+
+    def _perf_metrics(self, sequence: Sequence) -> dict[str, float]:
+        admitted_s = sequence.admitted_s or sequence.arrival_s
+        first_s = sequence.first_token_s or admitted_s
+        return {
+            "queue_ms": round(1000 * (admitted_s - sequence.arrival_s), 3),
+            "prefill_ms": round(1000 * (first_s - admitted_s), 3),
+            "decode_ms": round(1000 * (self._clock() - first_s), 3),
+            "preemptions": sequence.preemptions,
+        }
+
+    def _end(self, sequence: Sequence, reason: str) -> None:
+        """Forget a sequence; the scheduler frees its blocks now or when the step in flight is over."""
+        del self._live[sequence.ordinal]
+        self.metrics.finished[reason] += 1
+        if not sequence.finished:
+            self._scheduler.remove(sequence)
+
+    def _refuse(self, sequence: Sequence, code: ErrorCode, message: str) -> None:
+        if self._live.pop(sequence.ordinal, None) is not None and not sequence.finished:
+            self._scheduler.remove(sequence)
+        self.metrics.finished[code] += 1
+        sequence.listener.on_error(RequestError(code, message))
+
+    def _fail_all(self, code: ErrorCode, message: str) -> None:
+        for sequence in tuple(self._live.values()):
+            self._refuse(sequence, code, message)
+
+    def _patience_s(self) -> float | None:
+        if not self._deadlines:
+            return None
+        return max(0.0, self._deadlines[0][0] - self._clock())
+
+    def _expire(self) -> None:
+        now = self._clock()
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, ordinal = heapq.heappop(self._deadlines)
+            if ordinal in self._live:
+                message = "uzu_deadline_ms passed before the answer was complete"
+                self._refuse(self._live[ordinal], ErrorCode.DEADLINE_EXCEEDED, message)
+
+    def _observe(self) -> None:
+        scheduler, metrics = self._scheduler, self.metrics
+        metrics.requests_running = len(scheduler.running)
+        metrics.requests_waiting = len(scheduler.waiting)
+        metrics.kv_blocks_used = scheduler.pool.used
+        metrics.preemptions = scheduler.preemptions

@@ -1,0 +1,100 @@
+"""The port through which the engine runs a model, and a fake behind it for tests and development."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from uzu_native.step import Row, StepPlan
+
+OnDone = Callable[[int], None]
+
+
+class ExecutionError(RuntimeError):
+    """A step could not be computed; what it would have written to the KV memory is lost."""
+
+
+class Executor(Protocol):
+    """Runs steps. Each lane runs one step at a time; the lanes run at the same time, over one KV memory."""
+
+    block_size: int
+    block_count: int
+    vocabulary_size: int
+
+    def start(self, plan: StepPlan, on_done: OnDone) -> None:
+        """Begin a step of an idle lane. `on_done(lane)` is called once it is over, on any thread."""
+
+    def finish(self, lane: int) -> NDArray[np.float32]:
+        """Logits of the step that is over, [rows that wanted them, vocabulary]; valid until the next start.
+
+        Raises:
+            ExecutionError: the step failed.
+        """
+
+    def close(self) -> None:
+        """Free the model. No step may be running."""
+
+
+class FakeExecutor:
+    """A model made of hashing: the logits depend on every token before them, read back from its KV memory.
+
+    It writes the step's token ids into the blocks and reads contexts out of them, so a wrong block table, a
+    lost write or a stale block changes the output, as with a real model.
+
+    Args:
+        block_count: blocks in the pool.
+        block_size: tokens in a block.
+        vocabulary_size: width of the logits.
+        fail_on: a token id whose computation raises.
+    """
+
+    def __init__(
+        self,
+        block_count: int = 64,
+        block_size: int = 4,
+        vocabulary_size: int = 64,
+        fail_on: int | None = None,
+    ) -> None:
+        self.block_count = block_count
+        self.block_size = block_size
+        self.vocabulary_size = vocabulary_size
+        self.plans: list[StepPlan] = []
+        self._fail_on = fail_on
+        self._memory = np.full((block_count, block_size), -1, np.int64)
+        self._results: dict[int, NDArray[np.float32] | None] = {}
+
+    def start(self, plan: StepPlan, on_done: OnDone) -> None:
+        """Run the step and report at once."""
+        self.plans.append(plan)
+        if any(self._fail_on in row.token_ids for row in plan.rows):
+            self._results[plan.lane] = None
+            on_done(plan.lane)
+            return
+        for row in plan.rows:
+            for position, token in enumerate(row.token_ids, row.start):
+                block = row.block_table[position // self.block_size]
+                self._memory[block, position % self.block_size] = token
+        wanted = [self._row_logits(row) for row in plan.rows if row.wants_logits]
+        self._results[plan.lane] = np.array(wanted, np.float32).reshape(len(wanted), self.vocabulary_size)
+        on_done(plan.lane)
+
+    def _row_logits(self, row: Row) -> NDArray[np.float32]:
+        length = row.start + len(row.token_ids)
+        context = self._memory[row.block_table].reshape(-1)[:length]
+        digest = hashlib.blake2b(context.tobytes(), digest_size=8).digest()
+        noise = np.random.Generator(np.random.Philox(int.from_bytes(digest, "little")))
+        return noise.normal(0, 3, self.vocabulary_size).astype(np.float32)
+
+    def finish(self, lane: int) -> NDArray[np.float32]:
+        """Logits of the lane's last step."""
+        logits = self._results.pop(lane)
+        if logits is None:
+            raise ExecutionError("the fake model was told to fail")
+        return logits
+
+    def close(self) -> None:
+        """Nothing to free."""

@@ -1,0 +1,151 @@
+"""The executor on OpenVINO's CPU plugin: one infer request for each lane, all over the same KV memory."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from uzu_native.executor import ExecutionError, OnDone
+from uzu_native.openvino_graph import LOGITS_INDICES, ModelLoadError, compile_paged
+from uzu_native.step import StepPlan
+
+DEFAULT_CONTEXTS = 8
+MEMORY_SHARE = 0.2
+
+
+class OpenVinoExecutor:
+    """Runs a paged model.
+
+    Args:
+        ir_path: openvino_model.xml.
+        lanes: streams of one thread.
+        context_tokens: longest sequence; the pool holds at least one.
+        kv_cache_tokens: size of the pool; None sizes it by the memory that is free.
+
+    Raises:
+        ModelLoadError: the IR cannot be run, or there is no memory for one context.
+    """
+
+    def __init__(self, ir_path: Path, lanes: int, context_tokens: int, kv_cache_tokens: int | None) -> None:
+        compiled = compile_paged(ir_path, lanes)
+        caches = {
+            port.get_any_name(): (port.get_element_type(), [d.get_length() for d in _tail(port)])
+            for port in compiled.inputs
+            if "cache" in port.get_any_name()
+        }
+        self.block_size = _block_size(caches)
+        block_bytes = sum(int(np.prod(shape)) * kind.size for kind, shape in caches.values())
+        self.block_count = self._size(block_bytes, context_tokens, kv_cache_tokens)
+        self.kv_bytes = self.block_count * block_bytes
+        self.vocabulary_size = int(compiled.outputs[0].get_partial_shape()[-1].get_length())
+        self._requests = [compiled.create_infer_request() for _ in range(lanes)]
+        self._wanted = [0] * lanes
+        self._on_done: list[OnDone | None] = [None] * lanes
+        for name, (kind, shape) in caches.items():
+            memory = ov.Tensor(kind, ov.Shape([self.block_count, *shape]))
+            for request in self._requests:
+                request.set_tensor(name, memory)
+        for lane, request in enumerate(self._requests):
+            request.set_callback(functools.partial(self._finished, lane), None)
+
+    def _size(self, block_bytes: int, context_tokens: int, kv_cache_tokens: int | None) -> int:
+        free = _available_memory()
+        context_blocks = -(-context_tokens // self.block_size)
+        if kv_cache_tokens is not None:
+            blocks = -(-kv_cache_tokens // self.block_size)
+        else:
+            affordable = int(free * MEMORY_SHARE) // block_bytes
+            blocks = max(context_blocks, min(DEFAULT_CONTEXTS * context_blocks, affordable))
+        if blocks * block_bytes > free:
+            need, have = blocks * block_bytes >> 20, free >> 20
+            raise ModelLoadError(
+                f"a KV cache of {blocks * self.block_size} tokens needs {need} MiB and {have} MiB are free; "
+                "set kv_cache_tokens or context_tokens lower"
+            )
+        return blocks
+
+    def start(self, plan: StepPlan, on_done: OnDone) -> None:
+        """Begin a step; see `Executor.start`."""
+        request = self._requests[plan.lane]
+        for name, array in self._inputs(plan).items():
+            request.set_tensor(name, ov.Tensor(array))
+        self._on_done[plan.lane] = on_done
+        request.start_async()
+
+    def _inputs(self, plan: StepPlan) -> dict[str, NDArray[Any]]:
+        token_ids: list[int] = []
+        positions: list[int] = []
+        past: list[int] = []
+        begins = [0]
+        blocks: list[int] = []
+        block_begins = [0]
+        wanted: list[int] = []
+        longest = 0
+        for row in plan.rows:
+            end = row.start + len(row.token_ids)
+            token_ids += row.token_ids
+            positions += range(row.start, end)
+            past.append(row.start)
+            begins.append(len(token_ids))
+            blocks += row.block_table
+            block_begins.append(len(blocks))
+            longest = max(longest, end)
+            if row.wants_logits:
+                wanted.append(len(token_ids) - 1)
+        self._wanted[plan.lane] = len(wanted)
+        return {
+            "input_ids": np.array(token_ids, np.int64),
+            "position_ids": np.array(positions, np.int64),
+            "past_lens": np.array(past, np.int32),
+            "subsequence_begins": np.array(begins, np.int32),
+            "block_indices": np.array(blocks, np.int32),
+            "block_indices_begins": np.array(block_begins, np.int32),
+            "max_context_len": np.array(longest, np.int32),
+            # The head cannot run over nothing: a step that wants no logits computes one row of them.
+            LOGITS_INDICES: np.array(wanted or [0], np.int32),
+        }
+
+    def _finished(self, lane: int, _: object) -> None:
+        on_done = self._on_done[lane]
+        if on_done is not None:
+            on_done(lane)
+
+    def finish(self, lane: int) -> NDArray[np.float32]:
+        """See `Executor.finish`."""
+        try:
+            self._requests[lane].wait()
+        except RuntimeError as error:
+            raise ExecutionError(f"OpenVINO: {error}") from error
+        logits: NDArray[np.float32] = self._requests[lane].get_tensor("logits").data
+        return logits.reshape(-1, self.vocabulary_size)[: self._wanted[lane]]
+
+    def close(self) -> None:
+        """Free the model and its memory."""
+        self._requests.clear()
+
+
+def _tail(port: Any) -> list[Any]:
+    """The dimensions of a cache input after the first, which is the number of blocks."""
+    return list(port.get_partial_shape())[1:]
+
+
+def _available_memory() -> int:
+    """Bytes that the kernel reckons can be used without swapping."""
+    with open("/proc/meminfo", encoding="ascii") as lines:
+        for line in lines:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    raise ModelLoadError("/proc/meminfo has no MemAvailable; set kv_cache_tokens")
+
+
+def _block_size(caches: dict[str, tuple[Any, list[int]]]) -> int:
+    """Tokens in a block, read off a value cache: [blocks, heads, tokens, width]."""
+    sizes = {shape[1] for name, (_, shape) in caches.items() if name.startswith("value_cache")}
+    if len(sizes) != 1:
+        raise ModelLoadError(f"the value caches have blocks of {sorted(sizes)} tokens; one size is expected")
+    return sizes.pop()

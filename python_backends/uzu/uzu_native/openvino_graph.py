@@ -1,0 +1,75 @@
+"""Turns a decoder's IR into one with a paged KV cache, and compiles it for reproducible numbers.
+
+The only module that touches OpenVINO's private transformation API; a release that moves it fails here, by
+name. What the settings are for is told in docs/backends.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# openvino imports its telemetry package when there is one; a server must not open connections of its own.
+sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+
+import openvino as ov  # noqa: E402
+from openvino import opset13  # noqa: E402
+
+LOGITS_INDICES = "logits_indices"
+
+
+class ModelLoadError(RuntimeError):
+    """The IR cannot be run by this engine; the text says why and what to do."""
+
+
+def compile_paged(ir_path: Path, lanes: int) -> Any:
+    """Compile an IR as a paged model with `lanes` streams of one thread each.
+
+    Its inputs are packed: `input_ids` and `position_ids` [tokens], `past_lens` [rows], `subsequence_begins`
+    [rows + 1], `block_indices`, `block_indices_begins` [rows + 1], `max_context_len` [], `logits_indices`
+    [wanted], and a key and a value cache for each layer. Its output is `logits` [wanted, vocabulary].
+
+    Raises:
+        ModelLoadError: the file is no decoder IR, or this OpenVINO lacks the transformation.
+    """
+    try:
+        from openvino._offline_transformations import paged_attention_transformation
+    except ImportError:
+        raise ModelLoadError(
+            f"openvino {ov.__version__} has no paged_attention_transformation; install openvino 2026.4"
+        ) from None
+    core = ov.Core()
+    try:
+        model = core.read_model(str(ir_path))
+        paged_attention_transformation(model, False, False, False)
+        _gather_before_head(model)
+        return core.compile_model(
+            model,
+            "CPU",
+            {
+                "NUM_STREAMS": lanes,
+                "INFERENCE_NUM_THREADS": lanes,
+                "KV_CACHE_PRECISION": "u8",
+                "KEY_CACHE_QUANT_MODE": "BY_TOKEN",
+            },
+        )
+    except RuntimeError as error:
+        raise ModelLoadError(f"{ir_path}: not a decoder that can be paged: {error}") from error
+
+
+def _gather_before_head(model: Any) -> None:
+    """Select hidden states by `logits_indices` before the LM head, which is most of a prefill's work."""
+    node = model.outputs[0].get_node().input_value(0).get_node()
+    while node.get_type_name() != "MatMul":
+        if not node.inputs():
+            raise ModelLoadError("the graph has no LM head before its first output")
+        node = node.input_value(0).get_node()
+    indices = opset13.parameter([-1], ov.Type.i32, name=LOGITS_INDICES)
+    indices.output(0).set_names({LOGITS_INDICES})
+    gathered = opset13.gather(node.input_value(0), indices, opset13.constant(np.int64(0)))
+    node.input(0).replace_source_output(gathered.output(0))
+    model.add_parameters([indices])
+    model.validate_nodes_and_infer_types()

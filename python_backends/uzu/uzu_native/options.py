@@ -1,0 +1,97 @@
+"""Options of the native engine: the JSON object in a model's `1/model.json`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from uzu_native.errors import OptionsError
+
+
+def _option(default: Any, description: str, low: int | None = None, high: int | None = None) -> Any:
+    return field(default=default, metadata={"description": description, "range": (low, high)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """What may be set for a model. A field's description is in its metadata and in docs/configuration.md."""
+
+    model: str = _option(
+        MISSING, "prepared model folder; a relative path starts at the model's version folder"
+    )
+    source: str | None = _option(None, "where `uzu fetch` gets the model from; named when it is missing")
+    context_tokens: int | None = _option(
+        None, "longest prompt plus output, in tokens; default: what the model was trained for", 16, 1 << 24
+    )
+    kv_cache_tokens: int | None = _option(
+        None,
+        "KV cache size in tokens; default: up to eight full contexts, within a fifth of the free memory",
+        64,
+        1 << 30,
+    )
+    max_sequences: int = _option(64, "requests that run at the same time", 1, 4096)
+    max_waiting: int = _option(1024, "requests that may wait; more are refused as overloaded", 0, 1 << 20)
+    max_step_tokens: int = _option(512, "prompt tokens that one lane computes in one step", 16, 1 << 16)
+    prefill_tokens_beside_decode: int = _option(
+        64, "prompt tokens added to a step that also decodes: less is smoother streams", 4, 1 << 16
+    )
+    lanes: int | None = _option(
+        None, "model streams of one thread each; default: the CPUs this process may use, at most 16", 1, 256
+    )
+    prefix_cache: bool = _option(True, "keep the KV blocks of prompts for later prompts that begin alike")
+
+    @property
+    def lane_count(self) -> int:
+        """`lanes`, or its default on this machine."""
+        return self.lanes or min(16, len(os.sched_getaffinity(0)))
+
+
+def parse_options(raw: Mapping[str, object]) -> EngineOptions:
+    """Decode a JSON object strictly.
+
+    Raises:
+        OptionsError: unknown key, missing `model`, wrong type or value out of range.
+    """
+    known = {f.name: f for f in fields(EngineOptions)}
+    for name in raw:
+        if name not in known:
+            raise OptionsError(f"unknown option {name!r}; known: {', '.join(sorted(known))}")
+    for name, option in known.items():
+        if name not in raw and option.default is MISSING:
+            raise OptionsError(f"option {name!r} is missing")
+    for name, value in raw.items():
+        _check(name, str(known[name].type), known[name].metadata["range"], value)
+    return EngineOptions(**dict(raw))  # type: ignore[arg-type]
+
+
+def load_options(path: Path) -> EngineOptions:
+    """Options from a file.
+
+    Raises:
+        OptionsError: the file cannot be read or parsed, or what `parse_options` raises, with the path.
+    """
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise OptionsError(f"{path}: cannot be read as JSON: {error}") from None
+    if not isinstance(raw, dict):
+        raise OptionsError(f"{path}: must hold a JSON object")
+    try:
+        return parse_options(raw)
+    except OptionsError as error:
+        raise OptionsError(f"{path}: {error}") from None
+
+
+def _check(name: str, annotation: str, bounds: tuple[int | None, int | None], value: object) -> None:
+    if value is None and "None" in annotation:
+        return
+    kind: type = {"str": str, "int": int, "bool": bool}[annotation.split(" ")[0]]
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise OptionsError(f"option {name!r} must be {annotation.replace('None', 'null')}, not {value!r:.60}")
+    low, high = bounds
+    if isinstance(value, int) and low is not None and high is not None and not low <= value <= high:
+        raise OptionsError(f"option {name!r} must be between {low} and {high}, not {value}")

@@ -1,0 +1,125 @@
+"""Chooses the next token of each row from its logits.
+
+A row's choice depends on its logits, its parameters, its seed and its position alone. The noise is
+counter-based (Philox keyed by the seed, counted by the position) and added to the logits (the Gumbel-max
+trick), so a request draws the same numbers in any batch, after a preemption and when its tokens are verified
+several at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from uzu_contract.sampling import SamplingParams
+
+_NOISE_RANGE = 21.0
+"""Upper bound of the difference of two draws of the noise, in nats: the uniforms lie in [2^-25, 1 - 2^-25],
+so the Gumbel draws lie in [-2.9, 17.4]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One row to sample.
+
+    Args:
+        sampling: the request's parameters.
+        seed: key of its noise.
+        position: how many tokens it has generated before.
+        banned: tokens that must not be chosen.
+    """
+
+    sampling: SamplingParams
+    seed: int
+    position: int
+    banned: tuple[int, ...] = ()
+
+
+def sample(logits: NDArray[np.float32], draws: list[Draw]) -> list[int]:
+    """The chosen token of each row.
+
+    Args:
+        logits: [rows, vocabulary]; not changed.
+        draws: one a row.
+    """
+    if all(d.sampling.temperature == 0 and not d.banned for d in draws):
+        return [int(token) for token in logits.argmax(axis=1)]
+    return [_sample_row(row, draw) for row, draw in zip(logits, draws, strict=True)]
+
+
+def _sample_row(row: NDArray[np.float32], draw: Draw) -> int:
+    if draw.banned:
+        row = row.copy()
+        row[list(draw.banned)] = -np.inf
+    sampling = draw.sampling
+    if sampling.temperature == 0 or sampling.top_k == 1:
+        return int(row.argmax())
+    candidates = _candidates(row, sampling)
+    scaled = row[candidates] / np.float32(sampling.temperature)
+    noise = _gumbel(draw.seed, draw.position, len(row))[candidates]
+    return int(candidates[int((scaled + noise).argmax())])
+
+
+def _gumbel(seed: int, position: int, vocabulary: int) -> NDArray[np.float32]:
+    """Noise for every token of the vocabulary, so that a token's draw does not depend on the candidates."""
+    generator = np.random.Generator(np.random.Philox(key=seed, counter=[0, position, 0, 0]))
+    uniform = generator.random(vocabulary, dtype=np.float32)
+    uniform += np.float32(2**-25)
+    np.log(uniform, out=uniform)
+    np.negative(uniform, out=uniform)
+    np.log(uniform, out=uniform)
+    np.negative(uniform, out=uniform)
+    return uniform
+
+
+def _candidates(row: NDArray[np.float32], sampling: SamplingParams) -> NDArray[np.int64]:
+    """Ids of the tokens that may be chosen, after top-k, top-p and min-p, in that order.
+
+    Without a filter, tokens that no draw of the noise could lift to the top are left out, which changes
+    nothing but the time. Ties at a border are kept by the smaller id.
+    """
+    temperature = np.float32(sampling.temperature)
+    top = row.max()
+    if sampling.top_k == 0 and sampling.top_p >= 1:
+        reach = np.float32(_NOISE_RANGE)
+        if sampling.min_p > 0:
+            reach = min(reach, np.float32(-np.log(sampling.min_p)))
+        return np.flatnonzero(row >= top - reach * temperature)
+    ids = _leading(row, top, sampling, temperature)
+    weights = np.exp((row[ids] - top) / temperature, dtype=np.float64)
+    if sampling.top_k:
+        ids, weights = ids[: sampling.top_k], weights[: sampling.top_k]
+        total = weights.sum()
+    else:
+        total = np.exp((row - top) / temperature).sum(dtype=np.float64)
+    if sampling.top_p < 1:
+        reached = np.cumsum(weights) >= sampling.top_p * total
+        keep = int(reached.argmax()) + 1 if reached.any() else len(ids)
+        ids, weights = ids[:keep], weights[:keep]
+    if sampling.min_p > 0:
+        ids = ids[weights >= sampling.min_p]
+    return ids
+
+
+def _leading(
+    row: NDArray[np.float32], top: np.float32, sampling: SamplingParams, temperature: np.float32
+) -> NDArray[np.int64]:
+    """The most likely tokens in order, as many as top-k or top-p needs, from a wider and wider slice."""
+    reach = np.float32(8)
+    scale = np.float32(1) if sampling.top_k else temperature
+    total = None if sampling.top_k else np.exp((row - top) / temperature).sum(dtype=np.float64)
+    while True:
+        ids = np.flatnonzero(row >= top - reach * scale)
+        if len(ids) == len(row):
+            break
+        if total is None:
+            if len(ids) >= sampling.top_k:
+                break
+        elif np.exp((row[ids] - top) / temperature).sum(dtype=np.float64) >= sampling.top_p * total:
+            break
+        reach *= np.float32(2)
+        if not np.isfinite(reach):
+            break
+    return ids[np.argsort(-row[ids], kind="stable")]

@@ -1,0 +1,265 @@
+"""Decides which tokens a lane computes next, and who may own KV blocks.
+
+There are no prefill and decode phases: a sequence has known and computed tokens, and a step moves the second
+towards the first. Three rules keep a sequence's numbers independent of its neighbours (docs/backends.md says
+why): prompt tokens are computed in chunks of two or more, generated tokens one to a row, and the rows of one
+sequence never run in two lanes at once.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass
+
+from uzu_native.block_pool import BlockPool, chain_hashes
+from uzu_native.options import EngineOptions
+from uzu_native.sequence import Sequence
+from uzu_native.step import Row, StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One sequence's part in a step.
+
+    Args:
+        sequence: whose tokens.
+        count: how many tokens are computed.
+        samples: whether they are the last known ones, so that the step's logits give the next token.
+    """
+
+    sequence: Sequence
+    count: int
+    samples: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledStep:
+    """A plan for the executor, and what it means for the sequences."""
+
+    plan: StepPlan
+    entries: tuple[Entry, ...]
+
+
+def prompt_chunk(remaining: int, budget: int) -> int:
+    """How many of a prompt's `remaining` tokens to compute within `budget`.
+
+    Never one, and never so many that one is left, since a chunk of one takes another kernel whose rounding
+    differs: then it is one token less, or, where that leaves one too, one more than the budget. Only a prompt
+    of a single token is computed as one.
+    """
+    if remaining <= budget or remaining <= 3:
+        return remaining if budget >= min(2, remaining) else 0
+    chunk = budget - 1 if remaining - budget == 1 else budget
+    return chunk if chunk >= 2 else 0
+
+
+class Scheduler:
+    """The waiting queue, the running sequences of each lane, and the block pool they share."""
+
+    def __init__(self, pool: BlockPool, options: EngineOptions) -> None:
+        self.pool = pool
+        self.preemptions = 0
+        self._options = options
+        self._lane_count = options.lane_count
+        self._waiting: list[Sequence] = []
+        self._running: list[Sequence] = []
+
+    @property
+    def waiting(self) -> tuple[Sequence, ...]:
+        """Sequences without blocks, in the order in which they will be admitted."""
+        return tuple(self._waiting)
+
+    @property
+    def running(self) -> tuple[Sequence, ...]:
+        """Sequences that own blocks."""
+        return tuple(self._running)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any sequence is waiting or running."""
+        return bool(self._waiting or self._running)
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence by its rank; one that was preempted so gets its old place back."""
+        bisect.insort(self._waiting, sequence, key=lambda s: s.rank)
+
+    def remove(self, sequence: Sequence) -> None:
+        """End a sequence: its blocks are free now, or as soon as the step that reads them is over."""
+        sequence.finished = True
+        if sequence in self._waiting:
+            self._waiting.remove(sequence)
+        elif not sequence.in_flight:
+            self._leave(sequence)
+
+    def admit(self) -> list[Sequence]:
+        """Give blocks to waiting sequences, best rank first, as long as the next one fits."""
+        admitted = []
+        while self._waiting and len(self._running) < self._options.max_sequences:
+            if not self._start(self._waiting[0]):
+                break
+            admitted.append(self._waiting.pop(0))
+        return admitted
+
+    def _start(self, sequence: Sequence) -> bool:
+        pool = self.pool
+        hits: list[bytes] = []
+        if self._options.prefix_cache:
+            prompt = sequence.token_ids[: sequence.prompt_length]
+            salt = sequence.request.cache_salt
+            sequence.block_hashes = chain_hashes(prompt, pool.block_size, salt, sequence.block_hashes)
+            hits = sequence.block_hashes[: self._usable_hits(sequence)]
+        missing = pool.blocks_for(len(sequence.token_ids) + 1) - len(hits)
+        # One spare block for each running sequence: who is admitted into the last block is preempted at once.
+        if missing + len(self._running) > pool.available - pool.idle_among(hits):
+            return False
+        sequence.blocks = pool.acquire(hits)
+        sequence.computed = len(hits) * pool.block_size
+        sequence.published = len(hits)
+        if sequence.preemptions == 0:
+            sequence.cached_tokens = sequence.computed
+        sequence.lane = min(range(self._lane_count), key=self._load)
+        self._running.append(sequence)
+        return True
+
+    def _usable_hits(self, sequence: Sequence) -> int:
+        hits = self.pool.match(sequence.block_hashes)
+        rest = sequence.prompt_length - hits * self.pool.block_size
+        needs_logits = sequence.generated == 0
+        return hits - 1 if hits and (rest == 1 or (rest == 0 and needs_logits)) else hits
+
+    def _load(self, lane: int) -> int:
+        return sum(s.lane == lane for s in self._running)
+
+    def schedule(self, lane: int) -> ScheduledStep | None:
+        """The next step of an idle lane, or None when it has nothing that it could compute now."""
+        self._share_out(lane)
+        mine = sorted((s for s in self._running if s.lane == lane and not s.in_flight), key=lambda s: s.rank)
+        entries: list[Entry] = []
+        for sequence in mine:
+            if sequence.decodes and self._reserve(sequence, sequence.computed + 1):
+                entries.append(self._take(sequence, 1))
+        budget = self._options.prefill_tokens_beside_decode if entries else self._options.max_step_tokens
+        for sequence in mine:
+            if sequence.in_flight or sequence.decodes or sequence not in self._running:
+                continue
+            count = self._chunk(sequence, budget)
+            if count and self._reserve(sequence, sequence.computed + count):
+                entries.append(self._take(sequence, count))
+                budget -= count
+        if not entries:
+            return None
+        rows = tuple(row for entry in entries for row in self._rows(entry))
+        return ScheduledStep(StepPlan(lane, rows), tuple(entries))
+
+    def _share_out(self, lane: int) -> None:
+        """Hand sequences of this idle lane to the lane with the fewest, until the two are even."""
+        poorest = min(range(self._lane_count), key=self._load)
+        movable = [s for s in self._running if s.lane == lane and not s.in_flight]
+        for sequence in movable[len(movable) - (self._load(lane) - self._load(poorest)) // 2 :]:
+            sequence.lane = poorest
+
+    def _chunk(self, sequence: Sequence, budget: int) -> int:
+        rest = sequence.prompt_length - sequence.computed
+        if rest > 0:
+            return prompt_chunk(rest, budget)
+        return max(0, min(len(sequence.token_ids) - sequence.computed, budget))
+
+    @staticmethod
+    def _take(sequence: Sequence, count: int) -> Entry:
+        sequence.in_flight = True
+        return Entry(sequence, count, sequence.computed + count == len(sequence.token_ids))
+
+    def _reserve(self, sequence: Sequence, tokens: int) -> bool:
+        """Own blocks for so many tokens, taking them from lower ranks when there are none left."""
+        if sequence not in self._running:
+            return False
+        missing = self.pool.blocks_for(tokens) - len(sequence.blocks)
+        while not self.pool.can_allocate(missing):
+            victim = self._victim(sequence)
+            if victim is None:
+                return False
+            self.preempt(victim)
+        sequence.blocks += self.pool.allocate(missing)
+        return True
+
+    def _victim(self, sequence: Sequence) -> Sequence | None:
+        """The worst-ranked other sequence that no step is using, if it ranks below this one.
+
+        Who finds no victim waits for those in flight. When nobody is in flight the best-ranked sequence finds
+        one, for all others rank below it, so somebody always advances.
+        """
+        others = [s for s in self._running if not s.in_flight and s.rank > sequence.rank]
+        return max(others, key=lambda s: s.rank, default=None)
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Take a running sequence's blocks away; it waits in its old place and is recomputed exactly."""
+        self._running.remove(sequence)
+        self.pool.release(sequence.blocks)
+        sequence.blocks = []
+        sequence.computed = 0
+        sequence.published = 0
+        sequence.preemptions += 1
+        self.preemptions += 1
+        self.add(sequence)
+
+    def _rows(self, entry: Entry) -> list[Row]:
+        sequence, start, count = entry.sequence, entry.sequence.computed, entry.count
+        tokens = sequence.token_ids[start : start + count]
+        blocks = sequence.blocks[: self.pool.blocks_for(start + count)]
+        if start < sequence.prompt_length:
+            return [Row(tokens, start, blocks, entry.samples)]
+        last = count - 1
+        return [
+            Row([token], start + i, blocks, entry.samples and i == last) for i, token in enumerate(tokens)
+        ]
+
+    def complete(self, step: ScheduledStep) -> None:
+        """Book a step that has run: its tokens are computed, and full blocks of prompts findable."""
+        for entry in step.entries:
+            sequence = entry.sequence
+            sequence.in_flight = False
+            sequence.computed += entry.count
+            self._publish(sequence)
+            if sequence.finished:
+                self._leave(sequence)
+
+    def _publish(self, sequence: Sequence) -> None:
+        if not self._options.prefix_cache:
+            return
+        computed_prompt = min(sequence.computed, sequence.prompt_length)
+        for index in range(sequence.published, computed_prompt // self.pool.block_size):
+            self.pool.publish(sequence.blocks[index], sequence.block_hashes[index])
+            sequence.published = index + 1
+
+    def abandon(self, step: ScheduledStep) -> list[Sequence]:
+        """End all sequences of a step that failed, and say which they are."""
+        failed = []
+        for entry in step.entries:
+            entry.sequence.in_flight = False
+            if not entry.sequence.finished:
+                failed.append(entry.sequence)
+            self.remove(entry.sequence)
+        return failed
+
+    def _leave(self, sequence: Sequence) -> None:
+        self._running.remove(sequence)
+        self.pool.release(sequence.blocks)
+        sequence.blocks = []
+
+    def check_integrity(self) -> None:
+        """Compare sequences and pool.
+
+        Raises:
+            RuntimeError: anything that must never be, named.
+        """
+        self.pool.check_integrity(s.blocks for s in self._running)
+        for sequence in self._waiting:
+            if sequence.blocks or sequence.in_flight or sequence.finished:
+                raise RuntimeError(f"waiting sequence {sequence.ordinal} owns blocks, runs or is finished")
+        for sequence in self._running:
+            if sequence.finished and not sequence.in_flight:
+                raise RuntimeError(f"finished sequence {sequence.ordinal} still runs")
+            if sequence.computed > len(sequence.blocks) * self.pool.block_size:
+                raise RuntimeError(f"sequence {sequence.ordinal} has computed more than its blocks hold")
+        if sorted(self._waiting, key=lambda s: s.rank) != self._waiting:
+            raise RuntimeError("the waiting queue is out of order")
