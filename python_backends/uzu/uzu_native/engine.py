@@ -216,6 +216,7 @@ class Engine:
         except queue.Empty:
             pass
         self._expire()
+        self._observe()
 
     def _handle(self, mail: _Mail) -> None:
         match mail:

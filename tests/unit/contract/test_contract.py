@@ -1,0 +1,248 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from uzu_contract.errors import ErrorCode, RequestError
+from uzu_contract.request import (
+    ChatPrompt,
+    GenerateRequest,
+    TextPrompt,
+    TokenPrompt,
+    decode_request,
+    encode_request,
+)
+from uzu_contract.response import (
+    FinishReason,
+    GenerateChunk,
+    decode_chunk,
+    encode_chunk,
+    select_outputs,
+)
+from uzu_contract.sampling import NEUTRAL_VALUES, SamplingParams, parse_sampling
+from uzu_contract.tensors import INPUTS, OUTPUT_NAMES, OUTPUTS, RETURN_FLAGS
+
+
+def strings(value):
+    return np.array([value.encode() if isinstance(value, str) else value], dtype=np.object_)
+
+
+def decode(parameters=None, outputs=OUTPUT_NAMES, **tensors):
+    return decode_request(tensors, parameters or {}, outputs)
+
+
+prompts = st.one_of(
+    st.builds(TextPrompt, st.text()),
+    st.builds(TokenPrompt, st.lists(st.integers(0, 2**31 - 1), min_size=1).map(tuple)),
+    st.builds(
+        ChatPrompt,
+        messages=st.lists(
+            st.fixed_dictionaries({"role": st.sampled_from(["user", "system"]), "content": st.text()}),
+            min_size=1,
+        ).map(tuple),
+        chat_template_kwargs=st.dictionaries(st.text(), st.booleans()),
+        add_generation_prompt=st.booleans(),
+    ),
+)
+samplings = st.builds(
+    SamplingParams,
+    max_tokens=st.none() | st.integers(1, 999),
+    temperature=st.floats(0, 100),
+    top_p=st.floats(0.01, 1),
+    top_k=st.integers(0, 99),
+    seed=st.none() | st.integers(0, 2**63),
+    stop=st.lists(st.text(min_size=1), max_size=16).map(tuple),
+    ignore_eos=st.booleans(),
+)
+
+
+@given(
+    prompts,
+    samplings,
+    st.sets(st.sampled_from(OUTPUT_NAMES[:-1])),
+    st.integers(-1000, 1000),
+    st.none() | st.integers(0, 10**6),
+    st.text(max_size=9),
+)
+def test_requests_survive_the_wire(prompt, sampling, outputs, priority, deadline_ms, salt):
+    request = GenerateRequest(
+        prompt=prompt,
+        sampling=sampling,
+        stream=True,
+        outputs=frozenset({"text_output", *outputs}),
+        priority=priority,
+        deadline_ms=deadline_ms,
+        cache_salt=salt,
+    )
+    tensors, parameters = encode_request(request)
+    assert decode_request(tensors, parameters, request.outputs) == request
+    known = {spec.name: spec for spec in INPUTS}
+    assert set(tensors) <= set(known)
+
+
+@given(
+    st.text(),
+    st.lists(st.integers(0, 2**31 - 1)).map(tuple),
+    st.none() | st.sampled_from(FinishReason),
+    st.none() | st.text(min_size=1),
+)
+def test_responses_survive_the_wire(text, token_ids, finish, stop):
+    chunk = GenerateChunk(
+        text=text,
+        token_ids=token_ids,
+        finish_reason=finish,
+        stop_reason=stop,
+        num_input_tokens=7,
+        num_cached_tokens=3,
+        perf_metrics={"queue_ms": 1.5},
+    )
+    arrays = encode_chunk(chunk, OUTPUT_NAMES)
+    assert decode_chunk(arrays) == chunk
+    kinds = {"BYTES": np.object_, "INT32": np.int32, "UINT32": np.uint32}
+    for spec in OUTPUTS:
+        if spec.name in arrays:
+            assert arrays[spec.name].dtype == kinds[spec.datatype], spec.name
+
+
+def test_outputs_are_sent_when_named_or_flagged():
+    assert select_outputs(OUTPUT_NAMES, []) == {"text_output"}
+    assert select_outputs(OUTPUT_NAMES, ["finish_reason"]) == {"text_output", "finish_reason"}
+    assert select_outputs(["token_ids"], []) == {"text_output", "token_ids"}
+    for flag, output in RETURN_FLAGS.items():
+        assert output in decode(text_input=strings("a"), **{flag: np.array([True])}).outputs
+
+
+def test_text_prompts_echo_unless_told_or_streaming():
+    text = strings("a")
+    assert decode(text_input=text).echo_prompt
+    assert not decode(text_input=text, stream=np.array([True])).echo_prompt
+    assert not decode(text_input=text, exclude_input_in_output=np.array([True])).echo_prompt
+    assert not decode(input_ids=np.array([1], np.int32)).echo_prompt
+    with pytest.raises(RequestError, match="exclude_input_in_output"):
+        decode(text_input=text, stream=np.array([True]), exclude_input_in_output=np.array([False]))
+
+
+MESSAGES = json.dumps({"messages": [{"role": "user", "content": "hi"}]})
+
+
+@pytest.mark.parametrize(
+    ("tensors", "code", "param"),
+    [
+        ({}, "invalid_request", None),
+        ({"text_input": strings("a"), "messages": strings(MESSAGES)}, "invalid_request", None),
+        ({"text_input": strings(b"\xff")}, "invalid_parameter", "text_input"),
+        ({"text_input": np.array([], dtype=np.object_)}, "invalid_parameter", "text_input"),
+        ({"unknown": strings("a")}, "invalid_parameter", "unknown"),
+        ({"text_input": strings("a"), "operation": strings("embed")}, "unsupported_operation", "operation"),
+        ({"text_input": strings("a"), "operation": strings("fly")}, "invalid_parameter", "operation"),
+        (
+            {"text_input": strings("a"), "sampling_parameters": strings("{")},
+            "invalid_parameter",
+            "sampling_parameters",
+        ),
+        (
+            {"text_input": strings("a"), "sampling_parameters": strings("[]")},
+            "invalid_parameter",
+            "sampling_parameters",
+        ),
+        (
+            {"text_input": strings("a"), "sampling_parameters": strings('{"tempo": 1}')},
+            "invalid_parameter",
+            "tempo",
+        ),
+        ({"messages": strings("[" * 100_000)}, "invalid_parameter", "messages"),
+        ({"messages": strings('{"messages": []}')}, "invalid_parameter", "messages"),
+        ({"messages": strings('{"messages": [3]}')}, "invalid_parameter", "messages[0]"),
+        (
+            {"messages": strings('{"messages": [{"role": "user"}]}')},
+            "invalid_parameter",
+            "messages[0].content",
+        ),
+        ({"messages": strings('{"messages": [{"content": "a"}]}')}, "invalid_parameter", "messages[0].role"),
+        (
+            {"messages": strings('{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}')},
+            "unsupported_parameter",
+            "messages[0].content[0]",
+        ),
+    ],
+)
+def test_bad_requests_name_the_field(tensors, code, param):
+    with pytest.raises(RequestError) as caught:
+        decode(**tensors)
+    assert (caught.value.code, caught.value.param) == (code, param)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "param"),
+    [
+        ({"uzu_priority": "high"}, "uzu_priority"),
+        ({"uzu_priority": True}, "uzu_priority"),
+        ({"uzu_priority": 10**9}, "uzu_priority"),
+        ({"uzu_deadline_ms": -1}, "uzu_deadline_ms"),
+        ({"uzu_cache_salt": 3}, "uzu_cache_salt"),
+    ],
+)
+def test_bad_request_parameters_are_named(parameters, param):
+    with pytest.raises(RequestError) as caught:
+        decode(parameters, text_input=strings("a"))
+    assert caught.value.param == param
+
+
+def test_text_parts_are_joined():
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    request = decode(messages=strings(json.dumps({"messages": [{"role": "user", "content": parts}]})))
+    assert isinstance(request.prompt, ChatPrompt)
+    assert request.prompt.messages[0]["content"] == "ab"
+
+
+@pytest.mark.parametrize(
+    ("raw", "param"),
+    [
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"seed": 2**64}, "seed"),
+        ({"stop": [""]}, "stop"),
+        ({"stop": ["a"] * 17}, "stop"),
+        ({"stop_token_ids": 3}, "stop_token_ids"),
+        ({"ignore_eos": 1}, "ignore_eos"),
+        ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
+        ({"n": 2}, "n"),
+        ({"logprobs": 3}, "logprobs"),
+        ({"presence_penalty": 0.5}, "presence_penalty"),
+    ],
+)
+def test_bad_sampling_parameters_are_named(raw, param):
+    with pytest.raises(RequestError) as caught:
+        parse_sampling(raw)
+    assert caught.value.param == param
+    assert param in caught.value.message
+
+
+def test_neutral_and_null_values_ask_for_nothing():
+    neutral = {name: values[0] for name, values in NEUTRAL_VALUES.items()}
+    assert parse_sampling(neutral | {"temperature": None, "top_k": -1}) == SamplingParams()
+
+
+@given(st.sampled_from(ErrorCode), st.text(), st.none() | st.from_regex(r"[a-z_\[\]0-9.]+", fullmatch=True))
+def test_errors_survive_the_wire(code, message, param):
+    error = RequestError(code, message, param)
+    decoded = RequestError.from_wire("[StatusCode.INTERNAL] " + error.to_wire())
+    assert decoded is not None
+    assert decoded.code is code
+    assert decoded.message.endswith(message)
+    if param is None or "]" not in param:
+        assert decoded.param == param
+
+
+def test_foreign_errors_are_not_ours():
+    assert RequestError.from_wire("Stub process is not healthy.") is None
+    assert RequestError.from_wire("nice try [uzu:root_access]") is None

@@ -1,0 +1,133 @@
+"""Small builders for tests of the engine's core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from uzu_contract.errors import RequestError
+from uzu_contract.request import GenerateRequest, TokenPrompt
+from uzu_contract.response import FinishReason, GenerateChunk
+from uzu_contract.sampling import SamplingParams
+from uzu_native.engine import Engine
+from uzu_native.executor import FakeExecutor
+from uzu_native.options import EngineOptions
+
+END_TOKEN = 63
+
+
+class WordStream:
+    """Text stream of a toy tokenizer: token n is the word `<n>`."""
+
+    def __init__(self, stop: tuple[str, ...] = ()) -> None:
+        self.stop_reason: str | None = None
+        self._stop = stop
+
+    def push(self, token_id: int) -> str:
+        word = f"<{token_id}>"
+        if word in self._stop:
+            self.stop_reason = word
+            return ""
+        return word
+
+    def finish(self) -> str:
+        return ""
+
+
+@dataclass
+class Recorder:
+    """A listener that keeps what it is told."""
+
+    chunks: list[GenerateChunk] = field(default_factory=list)
+    error: RequestError | None = None
+
+    def on_chunk(self, chunk: GenerateChunk) -> None:
+        assert self.finish_reason is None, "output after the end"
+        self.chunks.append(chunk)
+
+    def on_error(self, error: RequestError) -> None:
+        assert self.finish_reason is None
+        assert self.error is None
+        self.error = error
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [t for chunk in self.chunks for t in chunk.token_ids]
+
+    @property
+    def text(self) -> str:
+        return "".join(chunk.text for chunk in self.chunks)
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        return self.chunks[-1].finish_reason if self.chunks else None
+
+
+class Faults(list[BaseException]):
+    """Collects the engine's own faults; a test that expects none checks that it is empty."""
+
+
+class ManualClock:
+    """A clock that moves when told."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make_options(**changes: object) -> EngineOptions:
+    defaults: dict[str, object] = {"model": "unused", "lanes": 2, "max_step_tokens": 16}
+    defaults |= {"prefill_tokens_beside_decode": 8}
+    return EngineOptions(**(defaults | changes))  # type: ignore[arg-type]
+
+
+def make_engine(
+    executor: FakeExecutor | None = None,
+    *,
+    context_tokens: int = 200,
+    clock: Callable[[], float] | None = None,
+    faults: Faults | None = None,
+    **options: object,
+) -> Engine:
+    def raise_fault(error: BaseException) -> None:
+        raise AssertionError("the engine reported a fault") from error
+
+    return Engine(
+        executor or FakeExecutor(),
+        make_options(**options),
+        end_token_ids=frozenset({END_TOKEN}),
+        context_tokens=context_tokens,
+        make_text_stream=WordStream,
+        draw_seed=lambda: 7,
+        clock=clock or ManualClock(),
+        on_fault=raise_fault if faults is None else faults.append,
+    )
+
+
+def make_request(**changes: object) -> GenerateRequest:
+    sampling_fields = SamplingParams.__dataclass_fields__
+    sampling: dict[str, object] = {"max_tokens": 12, "temperature": 0.0, "ignore_eos": True}
+    sampling |= {k: v for k, v in changes.items() if k in sampling_fields}
+    rest = {k: v for k, v in changes.items() if k not in sampling_fields}
+    return GenerateRequest(
+        prompt=TokenPrompt((1,)),
+        sampling=SamplingParams(**sampling),  # type: ignore[arg-type]
+        **({"stream": True} | rest),  # type: ignore[arg-type]
+    )
+
+
+def prompt(length: int, offset: int = 0) -> list[int]:
+    return [(7 * i + offset) % 60 for i in range(length)]
+
+
+def run(engine: Engine, *requests: tuple[list[int], GenerateRequest]) -> list[Recorder]:
+    """Submit all, work until idle, check the books, return what each was told."""
+    recorders = [Recorder() for _ in requests]
+    for (token_ids, request), recorder in zip(requests, recorders, strict=True):
+        engine.submit(request, token_ids, recorder)
+    engine.run_until_idle()
+    engine.check_integrity()
+    assert engine.metrics.kv_blocks_used == 0
+    return recorders

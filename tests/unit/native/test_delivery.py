@@ -1,0 +1,112 @@
+import threading
+
+from uzu_contract.errors import ErrorCode, RequestError
+from uzu_contract.response import FinishReason, GenerateChunk
+from uzu_native.delivery import Delivery, join_chunks
+
+
+class Port:
+    """A client that can be slow, leave, or break."""
+
+    def __init__(self) -> None:
+        self.sent: list[object] = []
+        self.gone = False
+        self.broken = False
+        self.may_send = threading.Event()
+        self.may_send.set()
+        self.final = threading.Event()
+
+    def send_chunk(self, chunk, final):
+        self.may_send.wait(5)
+        if self.broken:
+            raise OSError("broken pipe")
+        self.sent.append(chunk)
+        if final:
+            self.final.set()
+
+    def send_error(self, error):
+        self.sent.append(error)
+        self.final.set()
+
+    def send_end(self):
+        self.sent.append("end")
+        self.final.set()
+
+    def is_cancelled(self):
+        return self.gone
+
+
+class Harness:
+    def __init__(self) -> None:
+        self.cancelled: list[int] = []
+        self.was_cancelled = threading.Event()
+        self.faults: list[BaseException] = []
+        self.delivery = Delivery(self._cancel, self.faults.append, poll_interval_s=0.005)
+        self.delivery.start()
+
+    def _cancel(self, ticket: int) -> None:
+        self.cancelled.append(ticket)
+        self.was_cancelled.set()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.delivery.stop()
+
+
+def chunk(text, finish=None):
+    return GenerateChunk(text=text, token_ids=(len(text),), finish_reason=finish, num_input_tokens=3)
+
+
+def test_chunks_join_without_loss():
+    joined = join_chunks([chunk("a"), chunk("bc"), chunk("d", FinishReason.STOP)])
+    assert (joined.text, joined.token_ids, joined.finish_reason) == ("abcd", (1, 2, 1), FinishReason.STOP)
+
+
+def test_a_client_that_falls_behind_gets_joined_chunks():
+    with Harness() as harness:
+        port = Port()
+        port.may_send.clear()
+        responder = harness.delivery.open(port)
+        for letter in "abcdefgh":
+            responder.on_chunk(chunk(letter))
+        responder.on_chunk(chunk("!", FinishReason.LENGTH))
+        port.may_send.set()
+        assert port.final.wait(5)
+    assert "".join(c.text for c in port.sent) == "abcdefgh!"
+    assert len(port.sent) <= 3
+    assert port.sent[-1].finish_reason is FinishReason.LENGTH
+
+
+def test_a_client_that_leaves_cancels_its_request_once():
+    with Harness() as harness:
+        port = Port()
+        responder = harness.delivery.open(port)
+        responder.ticket = 42
+        port.gone = True
+        assert harness.was_cancelled.wait(5)
+        assert port.final.wait(5)
+        responder.on_chunk(chunk("late", FinishReason.STOP))
+    assert harness.cancelled == [42]
+    assert port.sent == ["end"]
+
+
+def test_an_error_is_the_final_response():
+    with Harness() as harness:
+        port = Port()
+        responder = harness.delivery.open(port)
+        error = RequestError(ErrorCode.OVERLOADED, "full")
+        responder.on_error(error)
+        assert port.final.wait(5)
+    assert port.sent == [error]
+
+
+def test_one_broken_client_does_not_stop_the_others():
+    with Harness() as harness:
+        broken, fine = Port(), Port()
+        broken.broken = True
+        harness.delivery.open(broken).on_chunk(chunk("x"))
+        harness.delivery.open(fine).on_chunk(chunk("y", FinishReason.STOP))
+        assert fine.final.wait(5)
+    assert [type(f) for f in harness.faults] == [OSError]

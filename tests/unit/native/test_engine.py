@@ -1,0 +1,235 @@
+import random
+
+import pytest
+from engine_fixtures import (
+    END_TOKEN,
+    Faults,
+    ManualClock,
+    Recorder,
+    make_engine,
+    make_request,
+    prompt,
+    run,
+)
+
+from uzu_contract.errors import ErrorCode, RequestError
+from uzu_contract.response import FinishReason
+from uzu_native.errors import EngineStoppedError
+from uzu_native.executor import FakeExecutor
+
+SAMPLED = {"temperature": 0.9, "seed": 5}
+
+
+def alone(token_ids, **changes):
+    return run(make_engine(), (token_ids, make_request(**changes)))[0]
+
+
+@pytest.mark.parametrize("sampling", [{}, SAMPLED])
+def test_same_tokens_alone_and_among_neighbours(sampling):
+    jobs = [(prompt(3 + 5 * i, i), make_request(max_tokens=5 + i, **sampling)) for i in range(9)]
+    together = run(make_engine(FakeExecutor(256)), *jobs)
+    for (token_ids, request), recorder in zip(jobs, together, strict=True):
+        assert recorder.token_ids == run(make_engine(), (token_ids, request))[0].token_ids
+    shuffled = jobs[:]
+    random.Random(3).shuffle(shuffled)
+    again = run(make_engine(FakeExecutor(256), lanes=3), *shuffled)
+    assert {tuple(r.token_ids) for r in again} == {tuple(r.token_ids) for r in together}
+
+
+@pytest.mark.parametrize("budget", [16, 17, 33, 64])
+def test_same_tokens_in_chunks_of_any_size(budget):
+    executor = FakeExecutor(256)
+    (recorder,) = run(
+        make_engine(executor, max_step_tokens=budget, prefix_cache=False), (prompt(101), make_request())
+    )
+    assert recorder.token_ids == alone(prompt(101)).token_ids
+    chunks = [len(row.token_ids) for plan in executor.plans for row in plan.rows if row.start < 101]
+    assert len(chunks) > 1
+    assert min(chunks) >= 2
+    assert sum(chunks) == 101
+
+
+@pytest.mark.parametrize("sampling", [{}, SAMPLED])
+def test_same_tokens_when_preempted_and_resumed(sampling):
+    jobs = [(prompt(9, i), make_request(max_tokens=20, **sampling)) for i in range(6)]
+    engine = make_engine(FakeExecutor(block_count=16))
+    recorders = run(engine, *jobs)
+    assert engine.metrics.preemptions > 0
+    for (token_ids, request), recorder in zip(jobs, recorders, strict=True):
+        assert recorder.token_ids == run(make_engine(), (token_ids, request))[0].token_ids
+    assert sum(r.chunks[-1].perf_metrics["preemptions"] for r in recorders) == engine.metrics.preemptions
+
+
+@pytest.mark.parametrize("length", [8, 9, 10, 41])
+def test_same_tokens_from_a_warm_prefix(length):
+    engine = make_engine()
+    cold, warm = (run(engine, (prompt(length), make_request()))[0] for _ in range(2))
+    assert cold.chunks[-1].num_cached_tokens == 0
+    # Whole blocks of four, with at least two prompt tokens left to compute.
+    assert warm.chunks[-1].num_cached_tokens == (length - 2) // 4 * 4
+    assert warm.token_ids == cold.token_ids
+
+
+def test_prefixes_are_not_shared_across_salts_nor_when_switched_off():
+    for engine, salt in ((make_engine(), "b"), (make_engine(prefix_cache=False), "a")):
+        run(engine, (prompt(20), make_request(cache_salt="a")))
+        (second,) = run(engine, (prompt(20), make_request(cache_salt=salt)))
+        assert second.chunks[-1].num_cached_tokens == 0
+
+
+def test_generated_blocks_do_not_serve_prompts():
+    engine = make_engine()
+    (first,) = run(engine, (prompt(10), make_request(max_tokens=20)))
+    longer = prompt(10) + first.token_ids
+    (second,) = run(engine, (longer, make_request()))
+    assert second.chunks[-1].num_cached_tokens == 8
+    assert second.token_ids == alone(longer).token_ids
+
+
+def test_max_tokens_ends_with_length_and_counts():
+    (recorder,) = run(make_engine(), (prompt(5), make_request(max_tokens=3)))
+    assert recorder.finish_reason is FinishReason.LENGTH
+    assert len(recorder.token_ids) == 3
+    assert recorder.text == "".join(f"<{t}>" for t in recorder.token_ids)
+    assert recorder.chunks[-1].num_input_tokens == 5
+
+
+def test_without_max_tokens_the_context_is_filled():
+    (recorder,) = run(make_engine(context_tokens=30), (prompt(5), make_request(max_tokens=None)))
+    assert recorder.finish_reason is FinishReason.LENGTH
+    assert len(recorder.token_ids) == 25
+
+
+def test_not_streaming_sends_one_chunk_with_all_of_it():
+    (whole,) = run(make_engine(), (prompt(5), make_request(stream=False)))
+    assert len(whole.chunks) == 1
+    assert whole.text == alone(prompt(5)).text
+
+
+def test_end_token_stops_and_has_no_text():
+    reference = alone(prompt(5), max_tokens=190).token_ids
+    assert END_TOKEN in reference
+    at = reference.index(END_TOKEN)
+    recorder = alone(prompt(5), max_tokens=190, ignore_eos=False)
+    assert recorder.finish_reason is FinishReason.STOP
+    assert recorder.token_ids == reference[: at + 1]
+    assert recorder.text == "".join(f"<{t}>" for t in reference[:at])
+
+
+def test_min_tokens_keeps_end_and_stop_tokens_away():
+    first = alone(prompt(5)).token_ids[0]
+    recorder = alone(prompt(5), stop_token_ids=(first,), min_tokens=4)
+    assert first not in recorder.token_ids[:4]
+    assert alone(prompt(5), stop_token_ids=(first,)).token_ids == [first]
+
+
+def test_stop_token_and_stop_string_are_named():
+    tokens = alone(prompt(5)).token_ids
+    by_token = alone(prompt(5), stop_token_ids=(tokens[3],))
+    assert by_token.chunks[-1].stop_reason == str(tokens[3])
+    by_string = alone(prompt(5), stop=(f"<{tokens[3]}>",))
+    assert by_string.chunks[-1].stop_reason == f"<{tokens[3]}>"
+    assert by_string.finish_reason is FinishReason.STOP
+    for recorder in (by_token, by_string):
+        assert recorder.token_ids == tokens[:4]
+        assert recorder.text == "".join(f"<{t}>" for t in tokens[:3])
+
+
+def test_cancel_frees_the_blocks_and_sends_nothing_more():
+    engine = make_engine()
+    recorder = Recorder()
+    ticket = engine.submit(make_request(max_tokens=100), prompt(5), recorder)
+    engine.cancel(ticket)
+    engine.cancel(12345)
+    engine.run_until_idle()
+    assert engine.metrics.finished["cancelled"] == 1
+    assert engine.metrics.kv_blocks_used == 0
+    assert recorder.finish_reason is None
+    engine.check_integrity()
+
+
+def test_too_long_prompts_are_refused_before_any_work():
+    engine = make_engine(FakeExecutor(block_count=10))
+    with pytest.raises(RequestError, match="leaves no room") as caught:
+        engine.submit(make_request(), prompt(40), Recorder())
+    assert caught.value.code is ErrorCode.CONTEXT_LENGTH_EXCEEDED
+    with pytest.raises(RequestError, match="max_tokens 12") as caught:
+        engine.submit(make_request(), prompt(30), Recorder())
+    assert caught.value.param == "max_tokens"
+    assert run(engine, (prompt(28), make_request()))[0].finish_reason is FinishReason.LENGTH
+
+
+def test_a_full_queue_refuses():
+    engine = make_engine(max_sequences=1, max_waiting=2)
+    recorders = run(engine, *[(prompt(5, i), make_request()) for i in range(5)])
+    refused = [r.error.code for r in recorders if r.error]
+    assert refused == [ErrorCode.OVERLOADED] * 2
+    assert sum(r.finish_reason is FinishReason.LENGTH for r in recorders) == 3
+
+
+def test_a_passed_deadline_ends_a_request_that_waits_or_runs():
+    clock = ManualClock()
+    engine = make_engine(clock=clock)
+    late, fine = Recorder(), Recorder()
+    engine.submit(make_request(deadline_ms=50, max_tokens=100), prompt(5), late)
+    engine.submit(make_request(deadline_ms=5000), prompt(6), fine)
+    clock.now += 1
+    engine.run_until_idle()
+    assert late.error is not None
+    assert late.error.code is ErrorCode.DEADLINE_EXCEEDED
+    assert fine.finish_reason is FinishReason.LENGTH
+    assert engine.metrics.kv_blocks_used == 0
+
+
+def test_lower_priority_numbers_start_first():
+    engine = make_engine(max_sequences=1)
+    order: list[str] = []
+
+    class Noting(Recorder):
+        def __init__(self, name):
+            super().__init__()
+            self.name = name
+
+        def on_chunk(self, chunk):
+            super().on_chunk(chunk)
+            if chunk.finish_reason:
+                order.append(self.name)
+
+    for name, priority in (("batch", 20), ("default", 10), ("interactive", 0)):
+        engine.submit(make_request(priority=priority), prompt(5), Noting(name))
+    engine.run_until_idle()
+    assert order == ["interactive", "default", "batch"]
+
+
+def test_a_failed_step_fails_its_requests_and_no_others():
+    faults = Faults()
+    engine = make_engine(FakeExecutor(fail_on=99), faults=faults, lanes=1, max_sequences=1)
+    bad, good = run(engine, ([99, 99], make_request()), (prompt(6), make_request()))
+    assert bad.error is not None
+    assert bad.error.code is ErrorCode.ENGINE_FAILED
+    assert len(faults) == 1
+    assert good.finish_reason is FinishReason.LENGTH
+
+
+def test_stop_ends_every_request_and_refuses_more():
+    engine = make_engine()
+    engine.start()
+    recorder = Recorder()
+    engine.submit(make_request(max_tokens=None), prompt(5), recorder)
+    engine.stop()
+    assert recorder.finish_reason is not None or recorder.error is not None
+    if recorder.error:
+        assert recorder.error.code is ErrorCode.SHUTTING_DOWN
+    with pytest.raises(EngineStoppedError):
+        engine.submit(make_request(), prompt(5), Recorder())
+
+
+def test_metrics_count_what_happened():
+    engine = make_engine()
+    run(engine, (prompt(10), make_request()), (prompt(7, 3), make_request(max_tokens=4)))
+    metrics = engine.metrics
+    assert metrics.prompt_tokens == 17
+    assert metrics.generated_tokens == 16
+    assert metrics.finished == {"length": 2}
+    assert metrics.requests_running == metrics.requests_waiting == metrics.kv_blocks_used == 0
+    assert metrics.steps > 0

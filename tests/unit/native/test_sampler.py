@@ -1,0 +1,89 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from uzu_contract.sampling import SamplingParams
+from uzu_native.sampler import Draw, sample
+
+
+def logits(*rows):
+    return np.array(rows, np.float32)
+
+
+def draw(position=0, seed=1, banned=(), **sampling):
+    return Draw(SamplingParams(**sampling), seed, position, banned)
+
+
+def test_greedy_takes_the_first_of_the_highest():
+    rows = logits([0, 3, 3, 1], [5, 0, 0, 0])
+    assert sample(rows, [draw(temperature=0.0), draw(temperature=0.0)]) == [1, 0]
+    assert sample(rows, [draw(temperature=0.0, banned=(1,)), draw(top_k=1)]) == [2, 0]
+    assert rows[0, 1] == 3
+
+
+def test_a_draw_depends_on_seed_and_position_only():
+    row = np.random.default_rng(0).normal(0, 2, 500).astype(np.float32)
+    draws = [draw(position=p, seed=s) for p in range(8) for s in (1, 2)]
+    together = sample(np.tile(row, (16, 1)), draws)
+    alone = [sample(row[None], [d])[0] for d in draws]
+    assert together == alone
+    assert len(set(together)) > 8
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [{}, {"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.7}, {"min_p": 0.2}, {"top_k": 4, "top_p": 0.8}],
+)
+def test_frequencies_follow_the_filtered_distribution(sampling):
+    row = np.log(np.array([0.4, 0.25, 0.15, 0.1, 0.07, 0.03], np.float32))
+    expected = np.exp(row / sampling.get("temperature", 1.0))
+    expected /= expected.sum()
+    if "top_k" in sampling:
+        expected[sampling["top_k"] :] = 0
+        expected /= expected.sum()
+    if "top_p" in sampling:
+        keep = int((np.cumsum(expected) >= sampling["top_p"]).argmax()) + 1
+        expected[keep:] = 0
+    if "min_p" in sampling:
+        expected[expected < sampling["min_p"] * expected.max()] = 0
+    expected /= expected.sum()
+    count = 6000
+    chosen = [sample(row[None], [draw(position=i, **sampling)])[0] for i in range(count)]
+    observed = np.bincount(chosen, minlength=6) / count
+    assert set(np.flatnonzero(observed)) == set(np.flatnonzero(expected))
+    # Five standard deviations of a binomial share.
+    assert np.all(np.abs(observed - expected) <= 5 * np.sqrt(expected * (1 - expected) / count) + 1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.floats(0.05, 5), st.floats(0.05, 1), st.integers(0, 60), st.floats(0.1, 12))
+def test_leaving_out_hopeless_tokens_changes_nothing(seed, temperature, top_p, top_k, spread):
+    """The candidates are found by slices; a plain sort over the whole row must choose the same token."""
+    row = np.random.default_rng(seed).normal(0, spread, 400).astype(np.float32)
+    wide = draw(seed=seed, temperature=temperature, top_p=top_p, top_k=top_k)
+    order = np.argsort(-row, kind="stable")
+    ids = order[: top_k or None]
+    weights = np.exp((row[ids] - row.max()) / np.float32(temperature), dtype=np.float64)
+    total = weights.sum()
+    if top_p < 1:
+        reached = np.cumsum(weights) >= top_p * total * (1 - 1e-6)
+        low = int(reached.argmax()) + 1 if reached.any() else len(ids)
+        reached = np.cumsum(weights) >= top_p * total * (1 + 1e-6)
+        high = int(reached.argmax()) + 1 if reached.any() else len(ids)
+        if low != high:
+            return
+        ids = ids[:low]
+    uniform = np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, 0, 0])).random(
+        400, dtype=np.float32
+    )
+    noise = -np.log(-np.log(uniform + np.float32(2**-25)))
+    best = ids[int((row[ids] / np.float32(temperature) + noise[ids]).argmax())]
+    assert sample(row[None], [wide])[0] == best
+
+
+def test_extreme_temperatures_and_logits_stay_finite():
+    row = logits([1e4, -1e4, 0.0])
+    for temperature in (1e-6, 100.0):
+        for sampling in ({}, {"top_p": 0.5}, {"top_k": 2}):
+            assert sample(row, [draw(temperature=temperature, **sampling)]) == [0]

@@ -1,0 +1,158 @@
+from engine_fixtures import Recorder, WordStream, make_options, make_request, prompt
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from uzu_native.block_pool import BlockPool
+from uzu_native.scheduler import ScheduledStep, Scheduler, prompt_chunk
+from uzu_native.sequence import Sequence
+
+
+def make_sequence(ordinal: int, length: int = 9, max_tokens: int = 8, priority: int = 10) -> Sequence:
+    return Sequence(
+        ordinal=ordinal,
+        request=make_request(priority=priority),
+        token_ids=prompt(length, ordinal),
+        prompt_length=length,
+        max_length=length + max_tokens,
+        seed=0,
+        listener=Recorder(),
+        text_stream=WordStream(),
+        arrival_s=0.0,
+    )
+
+
+@given(st.integers(1, 500), st.integers(1, 64))
+def test_a_prompt_is_never_cut_into_ones(length, budget):
+    rest, chunks = length, []
+    for _ in range(length + 1):
+        chunk = prompt_chunk(rest, budget)
+        if chunk == 0:
+            assert budget == 1
+            return
+        assert chunk <= max(budget, 3)
+        chunks.append(chunk)
+        rest -= chunk
+        if rest == 0:
+            break
+    assert rest == 0
+    assert length == 1 or min(chunks) >= 2
+
+
+def test_new_sequences_go_to_the_emptiest_lane():
+    scheduler = Scheduler(BlockPool(64, 4), make_options(lanes=3))
+    for i in range(7):
+        scheduler.add(make_sequence(i))
+    admitted = scheduler.admit()
+    assert [s.lane for s in admitted] == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_lanes_even_out_when_one_runs_dry():
+    scheduler = Scheduler(BlockPool(64, 4), make_options(lanes=2))
+    sequences = [make_sequence(i) for i in range(8)]
+    for sequence in sequences:
+        scheduler.add(sequence)
+    scheduler.admit()
+    for sequence in [s for s in sequences if s.lane == 1]:
+        scheduler.remove(sequence)
+    scheduler.schedule(0)
+    assert sorted(s.lane for s in scheduler.running) == [0, 0, 1, 1]
+
+
+def test_a_victim_keeps_its_place_in_the_queue():
+    scheduler = Scheduler(BlockPool(64, 4), make_options())
+    first, second, third = (make_sequence(i) for i in range(3))
+    for sequence in (first, second, third):
+        scheduler.add(sequence)
+    scheduler.admit()
+    scheduler.preempt(third)
+    scheduler.preempt(second)
+    scheduler.add(make_sequence(4))
+    assert [s.ordinal for s in scheduler.waiting] == [1, 2, 4]
+    assert second.preemptions == 1
+    scheduler.check_integrity()
+
+
+class Simulation:
+    """Drives the scheduler as the engine does, with steps that end in any order."""
+
+    def __init__(self, blocks: int, lanes: int) -> None:
+        self.options = make_options(lanes=lanes, max_sequences=6)
+        self.scheduler = Scheduler(BlockPool(blocks, 4), self.options)
+        self.flying: dict[int, ScheduledStep] = {}
+        self.live: dict[int, Sequence] = {}
+        self.finished: list[int] = []
+        self.ordinal = 0
+
+    def submit(self, length: int, max_tokens: int, priority: int) -> None:
+        self.ordinal += 1
+        sequence = make_sequence(self.ordinal, length, max_tokens, priority)
+        self.live[sequence.ordinal] = sequence
+        self.scheduler.add(sequence)
+
+    def cancel(self, index: int) -> None:
+        if self.live:
+            ordinal = sorted(self.live)[index % len(self.live)]
+            self.scheduler.remove(self.live.pop(ordinal))
+
+    def launch(self) -> None:
+        self.scheduler.admit()
+        for lane in range(self.options.lane_count):
+            if lane not in self.flying:
+                step = self.scheduler.schedule(lane)
+                if step is not None:
+                    self.check_step(step)
+                    self.flying[lane] = step
+
+    def check_step(self, step: ScheduledStep) -> None:
+        mine = [entry.sequence.ordinal for entry in step.entries]
+        assert len(set(mine)) == len(mine)
+        others = {e.sequence.ordinal for s in self.flying.values() for e in s.entries}
+        assert others.isdisjoint(mine)
+        for row in step.plan.rows:
+            assert len(row.block_table) * 4 >= row.start + len(row.token_ids)
+
+    def land(self, index: int) -> None:
+        if not self.flying:
+            return
+        lane = sorted(self.flying)[index % len(self.flying)]
+        step = self.flying.pop(lane)
+        self.scheduler.complete(step)
+        for entry in step.entries:
+            sequence = entry.sequence
+            if entry.samples and not sequence.finished:
+                sequence.token_ids.append(sequence.ordinal % 50)
+                if len(sequence.token_ids) >= sequence.max_length:
+                    self.scheduler.remove(sequence)
+                    self.finished.append(sequence.ordinal)
+                    del self.live[sequence.ordinal]
+
+
+ACTIONS = st.lists(
+    st.tuples(st.sampled_from(["submit", "cancel", "launch", "land", "land"]), st.integers(0, 99)),
+    max_size=120,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(ACTIONS, st.integers(8, 24), st.integers(1, 3))
+def test_random_traffic_leaks_nothing_and_starves_nobody(actions, blocks, lanes):
+    simulation = Simulation(blocks, lanes)
+    for action, number in actions:
+        if action == "submit":
+            simulation.submit(1 + number % 20, 1 + number % 11, number % 3)
+        elif action == "cancel":
+            simulation.cancel(number)
+        elif action == "launch":
+            simulation.launch()
+        else:
+            simulation.land(number)
+        simulation.scheduler.check_integrity()
+    for _ in range(5000):
+        if not simulation.live and not simulation.flying:
+            break
+        simulation.launch()
+        assert simulation.flying, "work is left, and nothing of it is scheduled"
+        simulation.land(0)
+        simulation.scheduler.check_integrity()
+    assert not simulation.live
+    assert simulation.scheduler.pool.used == 0
