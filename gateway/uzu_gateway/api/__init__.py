@@ -1,0 +1,1 @@
+"""The routes: one small router per resource."""

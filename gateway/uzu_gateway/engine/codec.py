@@ -1,0 +1,128 @@
+"""From OpenAI's request bodies to requests of the LLM contract. `replies` is the way back."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from uzu_contract.errors import RequestError, invalid, unsupported
+from uzu_contract.request import ChatPrompt, GenerateRequest, TextPrompt, parse_chat
+from uzu_contract.sampling import SAMPLING_FIELDS, SamplingParams, parse_sampling
+from uzu_gateway.schemas.chat import ChatRequest
+from uzu_gateway.schemas.completions import CompletionRequest
+from uzu_gateway.schemas.fields import GenerationFields
+
+OUTPUTS = frozenset({"text_output", "token_ids", "finish_reason", "num_input_tokens", "num_cached_tokens"})
+"""What replies are made of."""
+
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionPlan:
+    """What a completions body asks for.
+
+    Args:
+        requests: one per prompt, in the order of the choices.
+        echoes: for each, the text that goes before the answer.
+
+    """
+
+    requests: tuple[GenerateRequest, ...]
+    echoes: tuple[str, ...]
+
+
+def completion_plan(
+    body: CompletionRequest, *, max_prompts: int, traceparent: str | None = None
+) -> CompletionPlan:
+    """Requests for a completions body.
+
+    Raises:
+        RequestError: naming the field.
+
+    """
+    stream = _stream(body)
+    if len(body.prompt) > max_prompts:
+        raise invalid("prompt", f"takes at most {max_prompts} prompts, not {len(body.prompt)}")
+    sampling = sampling_of(body)
+    requests, echoes = [], []
+    for prompt in body.prompt:
+        is_text = isinstance(prompt, TextPrompt)
+        if body.echo and stream and not is_text:
+            raise unsupported("echo", "is not supported for streams of token id prompts")
+        requests.append(
+            GenerateRequest(
+                prompt=prompt,
+                sampling=sampling,
+                stream=stream,
+                # The text of tokens is known to the backend alone.
+                echo_prompt=bool(body.echo) and not is_text,
+                outputs=OUTPUTS,
+                cache_salt=body.cache_salt or "",
+                traceparent=_traceparent(traceparent),
+            )
+        )
+        echoes.append(prompt.text if body.echo and isinstance(prompt, TextPrompt) else "")
+    return CompletionPlan(tuple(requests), tuple(echoes))
+
+
+def chat_request(body: ChatRequest, *, traceparent: str | None = None) -> GenerateRequest:
+    """The request for a chat body.
+
+    Raises:
+        RequestError: naming the field.
+
+    """
+    return GenerateRequest(
+        prompt=_chat_prompt(body),
+        sampling=sampling_of(body),
+        stream=_stream(body),
+        outputs=OUTPUTS,
+        cache_salt=body.cache_salt or "",
+        traceparent=_traceparent(traceparent),
+    )
+
+
+def sampling_of(body: GenerationFields) -> SamplingParams:
+    """The sampling parameters of a body.
+
+    Raises:
+        RequestError: naming the field.
+
+    """
+    raw = {name: getattr(body, name) for name in SAMPLING_FIELDS}
+    renamed = body.max_completion_tokens is not None
+    if renamed:
+        if body.max_tokens not in (None, body.max_completion_tokens):
+            raise invalid("max_completion_tokens", "differs from max_tokens; give one of them")
+        raw["max_tokens"] = body.max_completion_tokens
+    try:
+        return parse_sampling(raw)
+    except RequestError as error:
+        if renamed and error.param == "max_tokens":
+            raise invalid("max_completion_tokens", error.message.partition(": ")[2]) from None
+        raise
+
+
+def _stream(body: GenerationFields) -> bool:
+    if body.stream_options is not None and not body.stream:
+        raise invalid("stream_options", "is allowed only with stream: true")
+    return bool(body.stream)
+
+
+def _chat_prompt(body: ChatRequest) -> ChatPrompt:
+    resume = bool(body.continue_final_message)
+    begin = body.add_generation_prompt
+    return parse_chat(
+        {
+            "messages": body.messages,
+            "chat_template_kwargs": body.chat_template_kwargs,
+            "add_generation_prompt": not resume if begin is None else begin,
+            "continue_final_message": resume,
+        }
+    )
+
+
+def _traceparent(header: str | None) -> str | None:
+    """The trace context, when it is one: a client cannot be blamed for what a proxy adds."""
+    return header if header is not None and _TRACEPARENT.fullmatch(header) else None

@@ -1,0 +1,180 @@
+"""An engine in memory, for tests and for developing clients: deterministic, slow or failing at will."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import zlib
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass
+from itertools import cycle, islice
+
+from uzu_contract.request import ChatPrompt, GenerateRequest, TextPrompt
+from uzu_contract.response import FinishReason, GenerateChunk
+from uzu_gateway.engine.port import EngineUnavailableError, ModelInfo, ModelNotFoundError
+
+_PIECES = re.compile(r"\s*\S+\s*?|\s+")
+_CREATED = 1_700_000_000
+_TOKEN_IDS = 1 << 15
+CONTEXT_LENGTH = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeBehaviour:
+    """How the fake answers.
+
+    Args:
+        reply: the text; None repeats the prompt (the content of the last message). Words are its tokens.
+        first_chunk_delay_s: before the first token.
+        chunk_delay_s: before every other token.
+        failure: raised instead of the token after `failure_after` tokens.
+        failure_after: tokens that come before the failure.
+        finish_reason: how a text ends that neither `max_tokens` nor a stop string cuts; None leaves it open.
+
+    """
+
+    reply: str | None = None
+    first_chunk_delay_s: float = 0.0
+    chunk_delay_s: float = 0.0
+    failure: Exception | None = None
+    failure_after: int = 0
+    finish_reason: FinishReason | None = FinishReason.STOP
+
+
+class FakeEngine:
+    """Implements `Engine` without a backend, and counts what becomes of its generations.
+
+    `behaviour`, `models` and `ready` may be changed at any time; they count for what begins later.
+    """
+
+    def __init__(
+        self,
+        models: tuple[str, ...] = ("fake",),
+        behaviour: FakeBehaviour | None = None,
+        *,
+        ready: bool = True,
+    ) -> None:
+        self.models = models
+        self.behaviour = behaviour or FakeBehaviour()
+        self.ready = ready
+        self.started = 0
+        self.finished = 0
+        self.failed = 0
+        self.cancelled = 0
+        self.closed = False
+        self.requests: deque[tuple[str, GenerateRequest, str]] = deque(maxlen=1024)
+
+    @property
+    def running(self) -> int:
+        """Generations that have begun and not ended in any way."""
+        return self.started - self.finished - self.failed - self.cancelled
+
+    async def generate(
+        self, model: str, request: GenerateRequest, request_id: str
+    ) -> AsyncGenerator[GenerateChunk, None]:
+        """See `Engine.generate`."""
+        self.started += 1
+        self.requests.append((model, request, request_id))
+        try:
+            if not self.ready:
+                raise EngineUnavailableError("the fake is not ready")
+            if model not in self.models:
+                raise ModelNotFoundError(model)
+            async for chunk in self._chunks(request, self.behaviour):
+                yield chunk
+        except (asyncio.CancelledError, GeneratorExit):
+            self.cancelled += 1
+            raise
+        except Exception:
+            self.failed += 1
+            raise
+        else:
+            self.finished += 1
+
+    async def list_models(self) -> tuple[ModelInfo, ...]:
+        """See `Engine.list_models`."""
+        if not self.ready:
+            raise EngineUnavailableError("the fake is not ready")
+        return tuple(ModelInfo(name, _CREATED) for name in sorted(self.models))
+
+    async def is_ready(self) -> bool:
+        """See `Engine.is_ready`."""
+        return self.ready and bool(self.models)
+
+    async def close(self) -> None:
+        """See `Engine.close`."""
+        self.closed = True
+
+    async def _chunks(
+        self, request: GenerateRequest, behaviour: FakeBehaviour
+    ) -> AsyncGenerator[GenerateChunk, None]:
+        prompt = _prompt_pieces(request)
+        reply = prompt if behaviour.reply is None else _PIECES.findall(behaviour.reply)
+        echo = "".join(prompt) if request.echo_prompt else ""
+        whole: list[GenerateChunk] = []
+        for number, (piece, finish, stop) in enumerate(_plan(request, reply, behaviour)):
+            await asyncio.sleep(behaviour.chunk_delay_s if number else behaviour.first_chunk_delay_s)
+            if behaviour.failure is not None and number == behaviour.failure_after:
+                raise behaviour.failure
+            chunk = GenerateChunk(
+                text=piece,
+                token_ids=(token_id(piece),),
+                finish_reason=finish,
+                stop_reason=stop,
+                num_input_tokens=len(prompt),
+            )
+            if request.stream:
+                yield chunk
+            else:
+                whole.append(chunk)
+        if whole:
+            yield GenerateChunk(
+                text=echo + "".join(chunk.text for chunk in whole),
+                token_ids=tuple(token for chunk in whole for token in chunk.token_ids),
+                finish_reason=whole[-1].finish_reason,
+                stop_reason=whole[-1].stop_reason,
+                num_input_tokens=len(prompt),
+            )
+
+
+def token_id(piece: str) -> int:
+    """The fake's token for a word."""
+    return zlib.crc32(piece.encode("utf-8", "surrogatepass")) % _TOKEN_IDS
+
+
+def _prompt_pieces(request: GenerateRequest) -> list[str]:
+    match request.prompt:
+        case TextPrompt(text):
+            return _PIECES.findall(text)
+        case ChatPrompt(messages=messages):
+            return _PIECES.findall(messages[-1]["content"])
+        case tokens:
+            return [f" {token}" for token in tokens.token_ids]
+
+
+def _plan(
+    request: GenerateRequest, reply: list[str], behaviour: FakeBehaviour
+) -> list[tuple[str, FinishReason | None, str | None]]:
+    """Pieces of text; the last one has how the text ends, and by which stop string."""
+    sampling = request.sampling
+    limit = min(sampling.max_tokens or CONTEXT_LENGTH, CONTEXT_LENGTH)
+    pieces = list(islice(cycle(reply or [" "]) if sampling.ignore_eos else reply, limit))
+    finish = FinishReason.LENGTH if len(pieces) == limit else behaviour.finish_reason
+    text = "".join(pieces)
+    cuts = [(text.index(stop), stop) for stop in sampling.stop if stop in text]
+    stop_string = None
+    if cuts:
+        end, stop_string = min(cuts)
+        finish = FinishReason.STOP
+        pieces = list(_cut(pieces, end))
+    pieces = pieces or [""]
+    return [*((piece, None, None) for piece in pieces[:-1]), (pieces[-1], finish, stop_string)]
+
+
+def _cut(pieces: list[str], end: int) -> Iterator[str]:
+    for piece in pieces:
+        yield piece[:end]
+        end -= len(piece)
+        if end <= 0:
+            return

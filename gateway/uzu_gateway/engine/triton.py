@@ -1,0 +1,178 @@
+"""The adapter to Triton: one gRPC stream per request, which is cancelled with it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+import grpc  # type: ignore[import-untyped]
+import tritonclient.grpc.aio as triton
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from uzu_contract.request import GenerateRequest, encode_request
+from uzu_contract.response import GenerateChunk, decode_chunk
+from uzu_gateway.engine.port import EngineError, EngineFaultError, EngineUnavailableError, ModelInfo
+from uzu_gateway.engine.triton_errors import translate
+
+FINAL_RESPONSE = "triton_final_response"
+LLM_INPUT = "messages"
+"""A model is an LLM of the contract when it has this input."""
+
+_CHANNEL_OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # Triton counts pings that come more often than every 300 s without data as abuse and hangs up.
+    ("grpc.keepalive_time_ms", 310_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 0),
+    ("grpc.http2.max_pings_without_data", 2),
+    # The default back-off grows to two minutes, for which a restarted Triton would be left alone.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Requests are small and wait for nothing: a channel is not shared with other gateways in the process.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+_STREAM_HEADERS = {"triton_grpc_error": "true"}
+"""Makes Triton end a stream that fails with the gRPC status, instead of a text without one."""
+
+_CONTROL_TIMEOUT_S = 5.0
+
+
+class TritonEngine:
+    """Serves generations on the Triton at `url` (host:port of its gRPC service).
+
+    Args:
+        url: host:port.
+        request_timeout_s: a generation that takes longer is cancelled.
+        models_ttl_s: for how long the list of models is remembered.
+
+    """
+
+    def __init__(self, url: str, *, request_timeout_s: float, models_ttl_s: float) -> None:
+        self._url = url
+        self._request_timeout_s = request_timeout_s
+        self._models_ttl_s = models_ttl_s
+        self._client: triton.InferenceServerClient | None = None
+        self._models: tuple[ModelInfo, ...] = ()
+        self._models_until = 0.0
+        self._models_lock = asyncio.Lock()
+
+    async def generate(
+        self, model: str, request: GenerateRequest, request_id: str
+    ) -> AsyncGenerator[GenerateChunk, None]:
+        """See `Engine.generate`."""
+        call = self._connection().stream_infer(
+            _once(_inference(model, request, request_id)),
+            stream_timeout=self._request_timeout_s,
+            headers=_STREAM_HEADERS,
+        )
+        finished = False
+        try:
+            async for result, error in call:
+                if error is not None:
+                    raise translate(_status_name(error), error.message(), model)
+                response = result.get_response()
+                final = response.parameters[FINAL_RESPONSE].bool_param
+                if response.outputs:
+                    yield _decode(result, response)
+                finished = finished or final
+        except grpc.RpcError as error:
+            raise translate(error.code().name, error.details() or "", model) from None
+        except asyncio.CancelledError:
+            # gRPC raises it also when the channel is closed beneath the call.
+            if _is_cancelled_itself():
+                raise
+            raise EngineUnavailableError("the connection was closed") from None
+        finally:
+            call.cancel()
+        if not finished:
+            raise EngineFaultError("the stream ended without a final response")
+
+    async def list_models(self) -> tuple[ModelInfo, ...]:
+        """See `Engine.list_models`; remembered for `models_ttl_s`."""
+        async with self._models_lock:
+            if time.monotonic() >= self._models_until:
+                self._models = await self._ask_for_models()
+                self._models_until = time.monotonic() + self._models_ttl_s
+            return self._models
+
+    async def is_ready(self) -> bool:
+        """See `Engine.is_ready`."""
+        try:
+            return bool(await self.list_models())
+        except EngineError:
+            return False
+
+    async def close(self) -> None:
+        """See `Engine.close`."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    def _connection(self) -> triton.InferenceServerClient:
+        # A channel belongs to the event loop in which it is made, so it is not made in __init__.
+        if self._client is None:
+            self._client = triton.InferenceServerClient(self._url, channel_args=_CHANNEL_OPTIONS)
+        return self._client
+
+    async def _ask_for_models(self) -> tuple[ModelInfo, ...]:
+        client = self._connection()
+        try:
+            index = await client.get_model_repository_index(client_timeout=_CONTROL_TIMEOUT_S)
+        except InferenceServerException as error:
+            raise translate(_status_name(error), error.message(), "") from None
+        names = sorted({entry.name for entry in index.models if entry.state == "READY"})
+        are_llms = await asyncio.gather(*(self._is_llm(name) for name in names))
+        created = {info.name: info.created for info in self._models}
+        now = int(time.time())
+        return tuple(
+            ModelInfo(name, created.get(name, now)) for name, yes in zip(names, are_llms, strict=True) if yes
+        )
+
+    async def _is_llm(self, name: str) -> bool:
+        try:
+            metadata = await self._connection().get_model_metadata(name, client_timeout=_CONTROL_TIMEOUT_S)
+        except InferenceServerException:
+            # Unloaded since the index was read.
+            return False
+        return any(tensor.name == LLM_INPUT for tensor in metadata.inputs)
+
+
+async def _once(inference: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    yield inference
+
+
+def _inference(model: str, request: GenerateRequest, request_id: str) -> dict[str, Any]:
+    tensors, parameters = encode_request(request)
+    inputs = []
+    for name, array in tensors.items():
+        tensor = triton.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+        tensor.set_data_from_numpy(array)
+        inputs.append(tensor)
+    return {
+        "model_name": model,
+        "inputs": inputs,
+        "outputs": [triton.InferRequestedOutput(name) for name in sorted(request.outputs)],
+        "request_id": request_id,
+        "parameters": {**parameters, "triton_enable_empty_final_response": True},
+    }
+
+
+def _decode(result: Any, response: Any) -> GenerateChunk:
+    arrays = {output.name: result.as_numpy(output.name) for output in response.outputs}
+    try:
+        return decode_chunk(arrays)
+    except (ValueError, IndexError, KeyError, TypeError) as error:
+        raise EngineFaultError(f"a response breaks the contract: {error}") from None
+
+
+def _status_name(error: InferenceServerException) -> str:
+    return (error.status() or "").removeprefix("StatusCode.")
+
+
+def _is_cancelled_itself() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,55 @@
+"""Fields that completions and chat completions share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+
+from uzu_contract.sampling import MAX_STOP_STRINGS
+
+
+class StreamOptions(BaseModel):
+    """What a stream carries beside its text."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    include_usage: bool | None = Field(None, description="end with a chunk that has the token counts")
+
+
+Unchecked = PlainValidator(lambda value: value, json_schema_input_type=str | list[str] | None)
+"""The contract's own reader checks the value, and names the field as well."""
+
+
+class GenerationFields(BaseModel):
+    """Types only: the ranges are the contract's, which is asked by the codec."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    model: str | None = Field(
+        None,
+        description="a name from `/v1/models`; may be left out when one is served, or one is the default",
+    )
+    max_tokens: int | None = Field(None, description="most tokens to generate; all that fit when left out")
+    max_completion_tokens: int | None = Field(None, description="newer name of `max_tokens`")
+    temperature: float | None = Field(None, description="0 is greedy; 1 when left out")
+    top_p: float | None = Field(None, description="keep the likeliest tokens up to this share")
+    top_k: int | None = Field(None, description="keep so many of the likeliest tokens; 0 or -1 keeps all")
+    min_p: float | None = Field(None, description="drop tokens less likely than this share of the likeliest")
+    seed: int | None = Field(None, description="same seed, same text")
+    stop: Annotated[Any, Unchecked] = Field(
+        None, description=f"a string or up to {MAX_STOP_STRINGS} of them, before which the text ends"
+    )
+    stop_token_ids: list[int] | None = Field(None, description="tokens at which the text ends")
+    ignore_eos: bool | None = Field(None, description="go on past the model's end of text")
+    min_tokens: int | None = Field(None, description="fewest tokens before a stop token counts")
+    stream: bool | None = Field(None, description="send server-sent events")
+    stream_options: StreamOptions | None = Field(None, description="only with `stream`; has `include_usage`")
+    cache_salt: str | None = Field(
+        None, max_length=256, description="share cached prefixes only with requests of the same salt"
+    )
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with a usage chunk."""
+        return bool(self.stream_options and self.stream_options.include_usage)
