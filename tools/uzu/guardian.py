@@ -1,0 +1,116 @@
+"""Runs one command so that nothing of it outlives the process that started this.
+
+    python -I -S guardian.py STARTER_PID GRACE_S COMMAND...
+
+It ends the command when it is told to (SIGTERM; a second one kills at once) and when its starter dies, also
+by SIGKILL. Whatever the command leaves behind (it adopts orphans, also those of other sessions) is killed.
+It exits with the command's code, 128 + the number of the signal when one ended it. Standard library only,
+since it starts before everything else and must not take long.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_ORPHANS_GRACE_S = 2.0
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_WATCHED = {*_STOP_SIGNALS, signal.SIGCHLD}
+
+
+def main(arguments: list[str]) -> int:
+    """Run and watch; the result is the exit code."""
+    starter, grace_s, command = int(arguments[0]), float(arguments[1]), arguments[2:]
+    libc = ctypes.CDLL(None)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    if os.getppid() != starter:
+        return 128 + signal.SIGTERM
+
+    def in_child() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
+
+    try:
+        child = subprocess.Popen(command, preexec_fn=in_child)
+    except OSError as error:
+        sys.stderr.write(f"cannot run {command[0]}: {error.strerror}\n")
+        return 127
+    code = _watch(child.pid, grace_s)
+    child.returncode = code
+    return code
+
+
+def _watch(child: int, grace_s: float) -> int:
+    code: int | None = None
+    kill_at: float | None = None
+    while True:
+        wait_s = 3600.0 if kill_at is None else max(0.0, kill_at - time.monotonic())
+        event = signal.sigtimedwait(_WATCHED, min(wait_s, 0.1) if code is not None else wait_s)
+        if event is not None and event.si_signo in _STOP_SIGNALS:
+            if kill_at is None and code is None:
+                kill_at = time.monotonic() + grace_s
+                os.kill(child, signal.SIGTERM)
+            else:
+                kill_at = time.monotonic()
+        ended, left = _reap(child)
+        if ended is not None:
+            code = ended
+            kill_at = time.monotonic() + _ORPHANS_GRACE_S
+        if code is not None and not left:
+            return code
+        if kill_at is not None and time.monotonic() >= kill_at:
+            for process in _descendants():
+                _kill(process)
+
+
+def _reap(child: int) -> tuple[int | None, bool]:
+    """Collect the dead. The child's exit code if it was among them, and whether any child is left."""
+    code = None
+    while True:
+        try:
+            process, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return code, False
+        if process == 0:
+            return code, True
+        if process == child:
+            ended = os.waitstatus_to_exitcode(status)
+            code = ended if ended >= 0 else 128 - ended
+
+
+def _descendants() -> list[int]:
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, IndexError, ValueError):
+                continue
+            children.setdefault(parent, []).append(int(folder.name))
+    found: list[int] = []
+    ahead = [os.getpid()]
+    while ahead:
+        below = children.get(ahead.pop(), [])
+        found += below
+        ahead += below
+    return found
+
+
+def _kill(process: int) -> None:
+    try:
+        os.kill(process, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,152 @@
+"""Child processes that cannot be orphaned: each runs under a guardian (see `uzu.guardian`)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from uzu import guardian
+
+_RECENT_LINES = 400
+_LONGEST_LINE_BYTES = 16 * 1024
+
+
+def guarded(command: Sequence[str], grace_s: float) -> list[str]:
+    """The command line that runs `command` under a guardian of this process."""
+    return [
+        sys.executable,
+        "-I",
+        "-S",
+        str(Path(guardian.__file__)),
+        str(os.getpid()),
+        str(grace_s),
+        *command,
+    ]
+
+
+def describe_exit(code: int) -> str:
+    """How a process ended, in words."""
+    if code > 128:
+        with contextlib.suppress(ValueError):
+            return f"was killed by {signal.Signals(code - 128).name}"
+    return f"ended with exit code {code}"
+
+
+class ManagedProcess:
+    """A running service: its output line by line, its end, and the means to end it."""
+
+    def __init__(self, process: asyncio.subprocess.Process, on_line: Callable[[str], None]) -> None:
+        self._process = process
+        self._on_line = on_line
+        self._recent: deque[str] = deque(maxlen=_RECENT_LINES)
+        self._ended = asyncio.create_task(self._follow())
+
+    @classmethod
+    async def start(
+        cls,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        grace_s: float,
+        on_line: Callable[[str], None],
+    ) -> ManagedProcess:
+        """Start `command` in a session of its own.
+
+        Args:
+            command: program and arguments.
+            environment: all of it.
+            grace_s: from SIGTERM to SIGKILL.
+            on_line: gets each line of stdout and stderr.
+
+        """
+        process = await asyncio.create_subprocess_exec(
+            *guarded(command, grace_s),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=dict(environment),
+            start_new_session=True,
+        )
+        return cls(process, on_line)
+
+    @property
+    def recent_lines(self) -> Sequence[str]:
+        """The last lines of output, oldest first."""
+        return tuple(self._recent)
+
+    async def wait(self) -> int:
+        """The exit code, once the process and all it started are gone and its output is read."""
+        return await asyncio.shield(self._ended)
+
+    async def stop(self) -> int:
+        """End it: SIGTERM, and SIGKILL after the grace."""
+        self.signal_stop()
+        return await self.wait()
+
+    def signal_stop(self) -> None:
+        """Send SIGTERM; sent again, it kills at once."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
+
+    async def _follow(self) -> int:
+        output = self._process.stdout
+        if output is None:
+            raise RuntimeError("the process has no output pipe")
+        rest = b""
+        while data := await output.read(65536):
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                self._emit(line)
+            if len(rest) > _LONGEST_LINE_BYTES:
+                self._emit(rest)
+                rest = b""
+        if rest:
+            self._emit(rest)
+        return await self._process.wait()
+
+    def _emit(self, line: bytes) -> None:
+        text = line.rstrip(b"\r").decode("utf-8", "replace")
+        self._recent.append(text)
+        self._on_line(text)
+
+
+def run_lines(
+    command: Sequence[str], *, environment: Mapping[str, str], grace_s: float = 2.0
+) -> Iterator[str]:
+    """Run a short command to its end, yielding its output's lines.
+
+    The process is ended when the iterator is closed early or an exception passes.
+
+    Raises:
+        subprocess.CalledProcessError: it failed; `output` holds the last lines.
+
+    """
+    recent: deque[str] = deque(maxlen=_RECENT_LINES)
+    with subprocess.Popen(
+        guarded(command, grace_s),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=dict(environment),
+        start_new_session=True,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+    ) as process:
+        try:
+            for line in process.stdout or ():
+                recent.append(line.rstrip("\n"))
+                yield recent[-1]
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, list(command), output="\n".join(recent))

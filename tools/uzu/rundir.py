@@ -1,0 +1,165 @@
+"""The run directory: one model repository and one backend directory, laid together for one tritonserver."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from uzu.errors import UsageError
+from uzu.triton import TritonInstallation
+
+_LOCK = ".uzu-run.lock"
+_KEEP = ".uzu-keep"
+_VERSION = "1"
+_NATIVE_CONFIG = """backend: "uzu"
+max_batch_size: 0
+model_transaction_policy { decoupled: true }
+instance_group [ { count: 1, kind: KIND_CPU } ]
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """Where one run of tritonserver reads its models and backends."""
+
+    path: Path
+
+    @property
+    def model_repository(self) -> Path:
+        """Folder of model folders."""
+        return self.path / "model_repository"
+
+    @property
+    def backends(self) -> Path:
+        """Folder of backend folders."""
+        return self.path / "backends"
+
+    def lay_backends(self, triton: TritonInstallation, python_backends: Path) -> None:
+        """Link Triton's Python backend, with the stub for our Python, and every folder of ours."""
+        python = self.backends / "python"
+        python.mkdir(parents=True)
+        for file in triton.python_backend.iterdir():
+            if triton.stub is None or file.name != triton.stub.name:
+                (python / file.name).symlink_to(file)
+        if triton.stub is not None:
+            (python / triton.stub.name).symlink_to(triton.stub)
+        for folder in python_backends.iterdir():
+            if folder.is_dir() and any(folder.glob("*.py")):
+                (self.backends / folder.name).symlink_to(folder)
+
+    def lay_native_model(
+        self, name: str, weights: Path, options: Mapping[str, Any], template: Path | None = None
+    ) -> Path:
+        """Lay the folder of a model that the native engine serves.
+
+        Args:
+            name: what Triton calls it.
+            weights: the prepared folder; it is linked, not copied.
+            options: more content for 1/model.json.
+            template: a model folder whose files are taken along.
+
+        Returns:
+            The model's folder.
+
+        """
+        folder = self.model_repository / name
+        version = folder / _VERSION
+        version.mkdir(parents=True)
+        if template is None:
+            (folder / "config.pbtxt").write_text(_NATIVE_CONFIG, "utf-8")
+        else:
+            config = (template / "config.pbtxt").read_text("utf-8")
+            if name != template.name:
+                config = _renamed(config, name)
+            (folder / "config.pbtxt").write_text(config, "utf-8")
+        content = {**options, "model": "weights"}
+        (version / "model.json").write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+        (version / "weights").symlink_to(weights)
+        return folder
+
+
+@contextmanager
+def run_directory(home: Path, given: Path | None = None, *, keep: bool = False) -> Iterator[RunDirectory]:
+    """Make an empty run directory and hold it; it is removed at the end unless `keep`.
+
+    Directories that a killed `uzu` left under `home` are removed first.
+
+    Args:
+        home: `UZU_HOME`, under which it lies unless one is given.
+        given: a folder to use instead: absent, empty, or left by an earlier run.
+        keep: leave it for a person to look at.
+
+    Raises:
+        UsageError: the given folder holds something else, is in use, or cannot be written.
+
+    """
+    try:
+        (home / "locks").mkdir(parents=True, exist_ok=True)
+        with FileLock(home / "locks" / "run.lock"):
+            _remove_stale(home / "run")
+            path = _free_path(home / "run") if given is None else _emptied(given.absolute())
+            path.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(path / _LOCK)
+            lock.acquire(timeout=0)
+        if keep:
+            (path / _KEEP).touch()
+    except OSError as error:
+        raise UsageError(f"cannot make a run directory: {error.filename}: {error.strerror}") from error
+    try:
+        yield RunDirectory(path)
+    finally:
+        if not keep:
+            shutil.rmtree(path, ignore_errors=True)
+        lock.release()
+
+
+def _remove_stale(runs: Path) -> None:
+    for path in runs.glob("*"):
+        if not (path / _KEEP).exists() and not _is_held(path):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        with FileLock(path / _LOCK, timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
+def _free_path(runs: Path) -> Path:
+    path = runs / str(os.getpid())
+    number = 1
+    while path.exists():
+        number += 1
+        path = runs / f"{os.getpid()}-{number}"
+    return path
+
+
+def _emptied(path: Path) -> Path:
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return path
+    if not (path / _LOCK).is_file():
+        raise UsageError(f"--run-dir: {path} is not an empty folder; name another one")
+    if _is_held(path):
+        raise UsageError(f"--run-dir: another uzu is serving from {path}; name another one")
+    shutil.rmtree(path)
+    return path
+
+
+def _renamed(config: str, name: str) -> str:
+    """The same model configuration under another name."""
+    text_format: Any = importlib.import_module("google.protobuf.text_format")
+    model_config_pb2: Any = importlib.import_module("tritonclient.grpc.model_config_pb2")
+    message = text_format.Parse(config, model_config_pb2.ModelConfig())
+    message.name = name
+    return str(text_format.MessageToString(message))
