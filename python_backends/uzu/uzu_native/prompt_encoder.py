@@ -1,0 +1,83 @@
+"""Any prompt to the token ids that the engine starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from uzu_contract.errors import ErrorCode, RequestError, invalid
+from uzu_contract.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from uzu_native.chat_template import ChatTemplate
+from uzu_native.model_folder import ModelFolder
+from uzu_native.tokenizer import Tokenizer
+
+
+class PromptEncoder:
+    """Owns a model's tokenizer and chat templates. Safe to use from many threads.
+
+    Args:
+        folder: the model.
+        clock: what chat templates read as the present.
+
+    Raises:
+        ModelFolderError: the tokenizer or a template is broken.
+
+    """
+
+    def __init__(self, folder: ModelFolder, clock: Callable[[], datetime] = datetime.now) -> None:
+        self.tokenizer = Tokenizer.from_folder(folder)
+        self._vocab_size = folder.vocab_size
+
+        def compiled(text: str | None) -> ChatTemplate | None:
+            if text is None:
+                return None
+            return ChatTemplate(
+                text,
+                folder.bos_token,
+                folder.eos_token,
+                reserved_tokens=self.tokenizer.reserved_tokens,
+                clock=clock,
+            )
+
+        self._template = compiled(folder.chat_template)
+        self._tool_template = compiled(folder.tool_chat_template)
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The prompt's tokens, at least one. Where the model's texts begin with BOS, exactly one is there.
+
+        Token prompts are used as they are.
+
+        Raises:
+            RequestError: no tokens, ids outside the vocabulary, text that is not Unicode, or messages that no
+                template of the model takes.
+
+        """
+        match prompt:
+            case TextPrompt(text):
+                field, token_ids = "text_input", self.tokenizer.encode_text(text, "text_input")
+            case TokenPrompt():
+                field, token_ids = "input_ids", self._checked(prompt)
+            case ChatPrompt():
+                field, token_ids = "messages", self._encode_chat(prompt)
+        if not token_ids:
+            raise invalid(field, "must hold at least one token")
+        return token_ids
+
+    def _checked(self, prompt: TokenPrompt) -> list[int]:
+        for position, token_id in enumerate(prompt.token_ids):
+            if not 0 <= token_id < self._vocab_size:
+                raise invalid(
+                    "input_ids",
+                    f"token {token_id} at {position} is not in the vocabulary (0 to {self._vocab_size - 1})",
+                )
+        return list(prompt.token_ids)
+
+    def _encode_chat(self, prompt: ChatPrompt) -> list[int]:
+        template = (self._tool_template if prompt.tools else None) or self._template
+        if template is None:
+            raise RequestError(
+                ErrorCode.INVALID_REQUEST,
+                "messages: this model has no chat template; send text_input (completions) instead",
+                "messages",
+            )
+        return self.tokenizer.with_bos(self.tokenizer.encode_pieces(template.render(prompt)))
