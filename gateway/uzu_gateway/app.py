@@ -16,6 +16,7 @@ from uzu_gateway.context import Gateway, record_of
 from uzu_gateway.disconnect import ClientLeftError
 from uzu_gateway.engine.port import Engine, EngineError
 from uzu_gateway.errors import GatewayError, as_gateway_error
+from uzu_gateway.in_flight import RequestsInFlight
 from uzu_gateway.middleware.body_limit import BodyLimit
 from uzu_gateway.middleware.request_scope import RequestScope
 from uzu_gateway.request_log import log_failure
@@ -24,19 +25,23 @@ from uzu_gateway.sse import CLIENT_LEFT_STATUS
 from uzu_gateway.telemetry import Telemetry
 
 ROUTERS = (completions.router, chat.router, models.router, health.router, metrics.router)
+LAST_WORDS_S = 1.0
 _ANSWERED = (GatewayError, RequestError, EngineError, HTTPException, RequestValidationError)
 
 
 def create_app(settings: Settings, engine: Engine) -> FastAPI:
     """The gateway as an ASGI application, which owns `engine` and closes it when it stops."""
+    telemetry = Telemetry()
+    in_flight = RequestsInFlight(telemetry.requests_in_flight)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
+        # The server has just cancelled what outlived its grace: let it say so to its clients.
+        await in_flight.wait_until_none(LAST_WORDS_S)
         await engine.close()
 
     app = FastAPI(title="Uzu", docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
-    telemetry = Telemetry()
     app.state.gateway = Gateway(settings, engine, telemetry)
     for router in ROUTERS:
         app.include_router(router)
@@ -45,7 +50,7 @@ def create_app(settings: Settings, engine: Engine) -> FastAPI:
     app.add_exception_handler(ClientLeftError, _note_client_left)
     app.add_exception_handler(ClientDisconnect, _note_client_left)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
-    app.add_middleware(RequestScope, telemetry=telemetry)
+    app.add_middleware(RequestScope, telemetry=telemetry, in_flight=in_flight)
     return app
 
 

@@ -7,6 +7,7 @@ are not ours never reaches a client.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -142,6 +143,9 @@ def as_gateway_error(error: BaseException) -> GatewayError:
             return GatewayError("upstream_error", "The backend failed while serving this request.")
         case HTTPException():
             return _from_http(error)
+        case asyncio.CancelledError():
+            # Nothing but the server's own stop cancels a request that still has a client.
+            return GatewayError(ErrorCode.SHUTTING_DOWN, "The server is being stopped.")
     return GatewayError("internal_error", "The gateway failed while serving this request.")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from uzu_gateway.errors import as_gateway_error
 from uzu_gateway.telemetry import RequestRecord
 
 MAX_PATH_LENGTH = 200
+MAX_TEXT_LENGTH = 500
 _requests = logging.getLogger("uzu_gateway.requests")
 _failures = logging.getLogger("uzu_gateway.failures")
 
@@ -32,12 +34,26 @@ class JsonLines(logging.Formatter):
         return json.dumps(line)
 
 
+class WithoutCancelled(logging.Filter):
+    """Drops uvicorn's traceback for requests that it cancelled itself, when their grace was over."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See `logging.Filter.filter`."""
+        return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+
 LOG_CONFIG: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"json": {"()": "uzu_gateway.request_log.JsonLines"}},
+    "filters": {"without_cancelled": {"()": "uzu_gateway.request_log.WithoutCancelled"}},
     "handlers": {
-        "stderr": {"class": "logging.StreamHandler", "formatter": "json", "stream": "ext://sys.stderr"}
+        "stderr": {
+            "class": "logging.StreamHandler",
+            "formatter": "json",
+            "filters": ["without_cancelled"],
+            "stream": "ext://sys.stderr",
+        }
     },
     "loggers": {
         "uzu_gateway": {"handlers": ["stderr"], "level": "INFO", "propagate": False},
@@ -68,6 +84,7 @@ def log_failure(record: RequestRecord, error: BaseException) -> None:
     if isinstance(error, ModelNotFoundError):
         return
     if isinstance(error, EngineError):
-        _failures.warning("%s: %s", type(error).__name__, error, extra={"fields": fields})
+        text = str(error)[:MAX_TEXT_LENGTH]
+        _failures.warning("%s: %s", type(error).__name__, text, extra={"fields": fields})
     elif as_gateway_error(error).code == "internal_error":
         _failures.error("unexpected failure", exc_info=error, extra={"fields": fields})

@@ -11,7 +11,6 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from uzu_contract.errors import ErrorCode
 from uzu_gateway.disconnect import ClientLeftError, run_until_disconnect
 from uzu_gateway.errors import GatewayError, as_gateway_error
 from uzu_gateway.request_log import log_failure
@@ -57,9 +56,8 @@ class EventStream(Response):
                 await run_until_disconnect(receive, self._write(send))
             except ClientLeftError:
                 self._record.status = CLIENT_LEFT_STATUS
-            except asyncio.CancelledError:
-                stopping = GatewayError(ErrorCode.SHUTTING_DOWN, "The server is being stopped.")
-                await self._write_failure(send, stopping)
+            except asyncio.CancelledError as error:
+                await self._write_failure(send, as_gateway_error(error))
                 raise
 
     async def _write(self, send: Send) -> None:

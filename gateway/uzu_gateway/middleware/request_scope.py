@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import uuid
 from time import monotonic
@@ -11,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from uzu_gateway.context import RECORD_KEY
 from uzu_gateway.errors import as_gateway_error
+from uzu_gateway.in_flight import RequestsInFlight
 from uzu_gateway.request_log import log_failure, log_request
 from uzu_gateway.telemetry import RequestRecord, Telemetry
 
@@ -23,13 +25,15 @@ class RequestScope:
 
     Args:
         app: the rest of the application.
-        telemetry: what counts.
+        telemetry: what counts requests that have ended.
+        in_flight: counts those that have not.
 
     """
 
-    def __init__(self, app: ASGIApp, telemetry: Telemetry) -> None:
+    def __init__(self, app: ASGIApp, telemetry: Telemetry, in_flight: RequestsInFlight) -> None:
         self._app = app
         self._telemetry = telemetry
+        self._in_flight = in_flight
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI application."""
@@ -45,22 +49,23 @@ class RequestScope:
                 MutableHeaders(scope=message)[REQUEST_ID] = record.request_id
             await send(message)
 
-        self._telemetry.requests_in_flight.inc()
-        try:
-            await self._app(scope, receive, send_with_id)
-        except Exception as error:
-            log_failure(record, error)
-            if record.status:
-                # The response has begun: only a broken connection can tell the client.
-                raise
-            answer = as_gateway_error(error)
-            record.error_code = str(answer.code)
-            await answer.response()(scope, receive, send_with_id)
-        finally:
-            self._telemetry.requests_in_flight.dec()
-            route = getattr(scope.get("route"), "path", None)
-            self._telemetry.request_ended(route, scope["method"], record)
-            log_request(record, scope["method"], scope["path"])
+        with self._in_flight.one():
+            try:
+                await self._app(scope, receive, send_with_id)
+            except (Exception, asyncio.CancelledError) as error:
+                log_failure(record, error)
+                if record.status:
+                    # The response has begun: only a broken connection can tell the client.
+                    raise
+                answer = as_gateway_error(error)
+                record.error_code = str(answer.code)
+                await answer.response()(scope, receive, send_with_id)
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+            finally:
+                route = getattr(scope.get("route"), "path", None)
+                self._telemetry.request_ended(route, scope["method"], record)
+                log_request(record, scope["method"], scope["path"])
 
 
 def _request_id(headers: Headers) -> str:
