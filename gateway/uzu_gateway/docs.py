@@ -1,6 +1,6 @@
-"""The tables of docs/errors.md and docs/api.md, made from the code: `python -m uzu_gateway.docs --check|--write`.
+"""The tables of docs/errors.md and docs/api.md, made from the code.
 
-A table stands between two marker comments; the text around it is written by hand.
+`python -m uzu_gateway.docs --check` or `--write`. A table stands between two marker comments; the text around it is written by hand.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def routes_table() -> str:
         ("route", "answers"),
         (
             (
-                f"`{' '.join(sorted(route.methods))} {route.path.replace(':path', '')}`",
+                f"`{' '.join(sorted(route.methods or ()))} {route.path.replace(':path', '')}`",
                 (route.endpoint.__doc__ or "").strip(),
             )
             for route in routes
@@ -73,7 +73,7 @@ def _settings_table() -> str:
     return _table(
         ("option", "default", "meaning"),
         (
-            (f"`--{name.replace('_', '-')}`", f"`{field.default}`", field.description or "")
+            (f"`--{name.replace('_', '-')}`", _shown_default(field.default), field.description or "")
             for name, field in Settings.model_fields.items()
         ),
     )
@@ -141,6 +141,10 @@ def main(arguments: Sequence[str]) -> int:
     for page in pages:
         sys.stderr.write(f"{page} is outdated; run python -m uzu_gateway.docs --write\n")
     return 1 if pages else 0
+
+
+def _shown_default(default: object) -> str:
+    return "" if default is None or default is False else f"`{default}`"
 
 
 def _table(header: Sequence[str], rows: Rows) -> str:

@@ -68,7 +68,7 @@ ERRORS: Mapping[str, ErrorSpec] = {
     "method_not_allowed": _client(405, "the route exists, but not with this method; see `Allow`"),
     "body_too_large": _client(413, "the body is longer than the gateway accepts"),
     ErrorCode.OVERLOADED: ErrorSpec(429, "rate_limit_error", True, "the engine's waiting queue is full", 1),
-    ErrorCode.CANCELLED: _server(499, "the request was cancelled before it finished"),
+    ErrorCode.CANCELLED: _server(502, "the backend cancelled the request, although its client waited"),
     "internal_error": _server(500, "a fault of the gateway; its log has the request id"),
     ErrorCode.ENGINE_FAILED: _server(502, "the engine failed while serving the request"),
     "upstream_error": _server(502, "the backend failed, or answered what makes no sense"),
