@@ -143,8 +143,7 @@ class _Reader:
         element, count = self._scalar("I"), self._scalar("Q")
         if element in _SCALARS:
             return list(self._unpack(f"<{count}{_SCALARS[element]}", count, _SCALARS[element]))
-        if count > len(self._data) - self._at:
-            raise self._damaged(f"it has a list of {count} items")
+        self._require(count)
         return [self._value(element, nesting + 1) for _ in range(count)]
 
     def _text(self) -> str:
@@ -160,9 +159,12 @@ class _Reader:
     def _unpack(self, layout: str, count: int, code: str) -> tuple[Any, ...]:
         return struct.unpack(layout, self._take(count * struct.calcsize(f"<{code}")))
 
-    def _take(self, length: int) -> bytes:
+    def _require(self, length: int) -> None:
         if length > len(self._data) - self._at:
             raise UsageError(f"{self._path}: is cut short inside its header; download it again")
+
+    def _take(self, length: int) -> bytes:
+        self._require(length)
         self._at += length
         return self._data[self._at - length : self._at]
 

@@ -44,14 +44,14 @@ class RunDirectory:
         return self.path / "backends"
 
     def lay_backends(self, triton: TritonInstallation, python_backends: Path) -> None:
-        """Link Triton's Python backend, with the stub for our Python, and every folder of ours."""
+        """Copy Triton's Python backend, with the stub for our Python, and link every folder of ours.
+
+        It is copied since Triton refuses a library that a link takes out of its backend's folder.
+        """
         python = self.backends / "python"
-        python.mkdir(parents=True)
-        for file in triton.python_backend.iterdir():
-            if triton.stub is None or file.name != triton.stub.name:
-                (python / file.name).symlink_to(file)
+        shutil.copytree(triton.python_backend, python)
         if triton.stub is not None:
-            (python / triton.stub.name).symlink_to(triton.stub)
+            shutil.copy2(triton.stub, python)
         for folder in python_backends.iterdir():
             if folder.is_dir() and any(folder.glob("*.py")):
                 (self.backends / folder.name).symlink_to(folder)

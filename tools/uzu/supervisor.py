@@ -128,7 +128,7 @@ class Supervisor:
         for task, (service, process) in deaths.items():
             if task in done:
                 reason = service.explain(process.recent_lines)
-                self._console.error(f"{service.name} {describe_exit(task.result())}; last: {reason}")
+                self._console.error(f"{service.name} {describe_exit(task.result())}: {reason}")
                 return service.failure
         return None
 

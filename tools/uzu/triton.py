@@ -221,5 +221,5 @@ def explain_failure(lines: Sequence[str]) -> str:
     loading = [text for text in errors if "failed to load" in text or "failed to poll" in text]
     chosen = [text for text in loading if "failed to load all models" not in text] or errors
     if chosen:
-        return chosen[-1]
+        return chosen[-1].partition("\\n\\nAt:")[0]
     return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")

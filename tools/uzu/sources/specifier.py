@@ -95,7 +95,7 @@ def parse_specifier(text: str, repository: Path) -> Specifier:
     if _NAME.fullmatch(text) and (repository / text / "config.pbtxt").is_file():
         return RepositoryModel(repository, text)
     path = Path(text).expanduser()
-    if path.is_dir():
+    if text and path.is_dir():
         return LocalFolder(path.absolute())
     if path.is_file():
         if path.suffix.lower() == ".gguf":
