@@ -19,7 +19,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-MAX_STEPS = 1_000_000
+MAX_STEPS = 200_000
 """Loop steps and calls in one rendering."""
 MAX_CHARACTERS = 16 * 1024 * 1024
 """Length of the longest text that a template may build, and of its whole output."""
