@@ -91,9 +91,10 @@ def _download(
 ) -> Mapping[str, str]:
     import huggingface_hub
     from huggingface_hub import errors
+    from huggingface_hub.utils import disable_progress_bars
 
     if not console.interactive:
-        huggingface_hub.utils.disable_progress_bars()
+        disable_progress_bars()
     api = huggingface_hub.HfApi(endpoint=endpoint)
     try:
         info: Any = api.model_info(model.repository, revision=model.revision, files_metadata=True)

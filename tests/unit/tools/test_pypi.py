@@ -19,10 +19,11 @@ WHEEL = "uzu_test_model-1.0-py3-none-any.whl"
 
 def write_wheel(shelf: Path, members: Mapping[str, str]) -> bytes:
     shelf.mkdir(exist_ok=True)
+    folder = "uzu_test_model-1.0.dist-info"
     information = {
-        "uzu_test_model-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: uzu-test-model\nVersion: 1.0\n",
-        "uzu_test_model-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        "uzu_test_model-1.0.dist-info/RECORD": "",
+        f"{folder}/METADATA": "Metadata-Version: 2.1\nName: uzu-test-model\nVersion: 1.0\n",
+        f"{folder}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{folder}/RECORD": "",
     }
     with zipfile.ZipFile(shelf / WHEEL, "w") as archive:
         for name, content in {**members, **information}.items():
@@ -47,9 +48,9 @@ class Shop:
         }
         self.environment = {**settings.environment, **offline}
 
-    def fetch(self, package: PypiPackage = PACKAGE, **known: KnownWheel) -> Entry:
+    def fetch(self, package: PypiPackage = PACKAGE, known: KnownWheel | None = None) -> Entry:
         console = Console(self.said, self.said)
-        wheels = {PACKAGE: wheel for wheel in known.values()}
+        wheels = {} if known is None else {PACKAGE: known}
         return fetch_package(
             Store(self.home, console), package, console, self.environment, known_wheels=wheels
         )
