@@ -1,0 +1,242 @@
+"""Triton's side of the engine: requests in, responses out, metrics. The only module that knows Triton."""
+
+from __future__ import annotations
+
+import json
+import locale
+import secrets
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import triton_python_backend_utils as pb_utils  # noqa: TID251
+
+from uzu_contract import metrics as names
+from uzu_contract.errors import ErrorCode, RequestError
+from uzu_contract.request import GenerateRequest, Prompt, TextPrompt, decode_request
+from uzu_contract.response import GenerateChunk, encode_chunk
+from uzu_contract.tensors import INPUTS, OUTPUTS
+from uzu_native.delivery import Delivery, Responder
+from uzu_native.detokenizer import Detokenizer
+from uzu_native.engine import Engine
+from uzu_native.errors import EngineStoppedError, OptionsError
+from uzu_native.metrics import EngineMetrics
+from uzu_native.model_folder import ModelFolder, ModelFolderError, load_model_folder
+from uzu_native.openvino_executor import OpenVinoExecutor
+from uzu_native.openvino_graph import ModelLoadError
+from uzu_native.options import EngineOptions, load_options
+from uzu_native.prompt_encoder import PromptEncoder
+
+METRICS_INTERVAL_S = 0.2
+
+
+class TritonPythonModel:
+    """One instance of a native model."""
+
+    @staticmethod
+    def auto_complete_config(config: pb_utils.ModelConfig) -> pb_utils.ModelConfig:
+        """Give the model the contract's inputs and outputs."""
+        for spec in INPUTS:
+            config.add_input(
+                {
+                    "name": spec.name,
+                    "data_type": spec.config_datatype,
+                    "dims": list(spec.dims),
+                    "optional": True,
+                }
+            )
+        for spec in OUTPUTS:
+            config.add_output({"name": spec.name, "data_type": spec.config_datatype, "dims": list(spec.dims)})
+        config.set_max_batch_size(0)
+        config.set_model_transaction_policy({"decoupled": True})
+        return config
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Load the model and start the engine. What it raises is what Triton shows as the load error."""
+        try:
+            self._load(args)
+        except (OptionsError, ModelFolderError, ModelLoadError) as error:
+            raise pb_utils.TritonModelException(str(error)) from None
+
+    def _load(self, args: Mapping[str, str]) -> None:
+        # The stub starts Python with the C locale; libraries that read text files expect UTF-8.
+        locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+        version_folder = Path(args["model_repository"]) / args["model_version"]
+        options = load_options(version_folder / "model.json")
+        path = version_folder / options.model
+        if options.source and not path.exists():
+            name = args["model_name"]
+            raise ModelFolderError(f"{path} does not exist: fetch {options.source} with: uzu fetch {name}")
+        folder = load_model_folder(path)
+        context = _context_tokens(options, folder)
+        executor = OpenVinoExecutor(folder.ir_path, options.lane_count, context, options.kv_cache_tokens)
+        self._prompts = PromptEncoder(folder)
+        tokenizer = self._prompts.tokenizer
+        self._engine = Engine(
+            executor,
+            options,
+            end_token_ids=folder.end_token_ids,
+            context_tokens=context,
+            make_text_stream=lambda stop: Detokenizer(tokenizer, stop),
+            draw_seed=lambda: secrets.randbits(64),
+            on_fault=_log_fault,
+        )
+        self._delivery = Delivery(self._engine.cancel, _log_fault)
+        self._intake = ThreadPoolExecutor(2, thread_name_prefix="uzu-intake")
+        self._reporter = _MetricsReporter(self._engine.metrics, args["model_name"])
+        self._engine.start()
+        self._delivery.start()
+        self._reporter.start()
+        pb_utils.Logger.log_info(
+            f"{args['model_name']}: context of {context} tokens, {options.lane_count} lanes, KV cache of "
+            f"{executor.block_count} blocks of {executor.block_size} tokens ({executor.kv_bytes >> 20} MiB)"
+        )
+
+    def execute(self, requests: list[pb_utils.InferenceRequest]) -> None:
+        """Hand requests over; their responses come when the engine has them."""
+        for request in requests:
+            # Triton owns the request only until this call returns, so its tensors are read here.
+            port = _Port(request.get_response_sender())
+            responder = self._delivery.open(port)
+            try:
+                tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+                parameters = json.loads(request.parameters() or "{}")
+                outputs = request.requested_output_names()
+                decoded = decode_request(tensors, parameters, outputs)
+            except RequestError as error:
+                responder.on_error(error)
+            except Exception as error:  # anything that leaves execute() fails every request of the batch
+                _log_fault(error)
+                responder.on_error(RequestError(ErrorCode.ENGINE_FAILED, "the request could not be read"))
+            else:
+                port.outputs = decoded.outputs
+                self._intake.submit(self._submit, decoded, responder, port)
+
+    def _submit(self, request: GenerateRequest, responder: Responder, port: _Port) -> None:
+        try:
+            prompt_ids = self._prompts.encode(request.prompt)
+            if request.echo_prompt:
+                port.prefix = self._prompt_text(request.prompt, prompt_ids)
+            responder.ticket = self._engine.submit(request, prompt_ids, responder)
+        except RequestError as error:
+            responder.on_error(error)
+        except EngineStoppedError:
+            message = "the model is being unloaded"
+            responder.on_error(RequestError(ErrorCode.SHUTTING_DOWN, message))
+        except Exception as error:  # nobody waits for this thread's result
+            _log_fault(error)
+            responder.on_error(RequestError(ErrorCode.ENGINE_FAILED, "the request could not be read"))
+
+    def _prompt_text(self, prompt: Prompt, prompt_ids: list[int]) -> str:
+        return prompt.text if isinstance(prompt, TextPrompt) else self._prompts.tokenizer.decode(prompt_ids)
+
+    def finalize(self) -> None:
+        """End what runs, send what is left, free the model."""
+        self._intake.shutdown()
+        self._engine.stop()
+        self._delivery.stop()
+        self._reporter.stop()
+
+
+class _Port:
+    """A client behind Triton's response sender."""
+
+    def __init__(self, sender: pb_utils.ResponseSender) -> None:
+        self.outputs: frozenset[str] = frozenset()
+        self.prefix = ""
+        self._sender = sender
+
+    def send_chunk(self, chunk: GenerateChunk, final: bool) -> None:
+        if self.prefix:
+            chunk = replace(chunk, text=self.prefix + chunk.text)
+            self.prefix = ""
+        tensors = [pb_utils.Tensor(name, array) for name, array in encode_chunk(chunk, self.outputs).items()]
+        self._send(pb_utils.InferenceResponse(tensors), final)
+
+    def send_error(self, error: RequestError) -> None:
+        code = getattr(pb_utils.TritonError, error.code.triton_status)
+        self._send(pb_utils.InferenceResponse(error=pb_utils.TritonError(error.to_wire(), code)), True)
+
+    def send_end(self) -> None:
+        self._sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def is_cancelled(self) -> bool:
+        return self._sender.is_cancelled()
+
+    def _send(self, response: pb_utils.InferenceResponse, final: bool) -> None:
+        flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0
+        self._sender.send(response, flags=flags)
+
+
+class _MetricsReporter:
+    """Copies the engine's counts to Triton from a slow thread: each call waits with Python's lock held."""
+
+    def __init__(self, metrics: EngineMetrics, model: str) -> None:
+        self._metrics = metrics
+        self._labels = {"model": model}
+        kinds = {"counter": pb_utils.MetricFamily.COUNTER, "gauge": pb_utils.MetricFamily.GAUGE}
+        self._families = {
+            spec: pb_utils.MetricFamily(name=spec.name, description=spec.description, kind=kinds[spec.kind])
+            for spec in names.METRICS
+        }
+        self._metric: dict[tuple[str, str], pb_utils.Metric] = {}
+        self._reported: dict[tuple[str, str], float] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="uzu-metrics", daemon=True)
+
+    def start(self) -> None:
+        self._report()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._report()
+
+    def _run(self) -> None:
+        while not self._stop.wait(METRICS_INTERVAL_S):
+            try:
+                self._report()
+            except Exception as error:  # metrics must not end with one failed call
+                _log_fault(error)
+
+    def _report(self) -> None:
+        for spec in names.METRICS:
+            for label, value in self._values(spec):
+                key = (spec.name, label)
+                reported = self._reported.get(key)
+                if value == reported:
+                    continue
+                metric = self._metric.get(key)
+                if metric is None:
+                    labels = self._labels | ({spec.labels[0]: label} if spec.labels else {})
+                    metric = self._metric[key] = self._families[spec].Metric(labels=labels)
+                if spec.kind == "gauge":
+                    metric.set(value)
+                else:
+                    metric.increment(value - (reported or 0))
+                self._reported[key] = value
+
+    def _values(self, spec: names.MetricSpec) -> list[tuple[str, float]]:
+        field = _FIELDS[spec.name]
+        value: Any = getattr(self._metrics, field)
+        return list(value.copy().items()) if spec.labels else [("", float(value))]
+
+
+_FIELDS = {spec.name: spec.name.removeprefix("uzu_").removesuffix("_total") for spec in names.METRICS} | {
+    names.KV_BLOCKS_TOTAL.name: "kv_blocks_total",
+    names.REQUESTS_FINISHED.name: "finished",
+}
+
+
+def _context_tokens(options: EngineOptions, folder: ModelFolder) -> int:
+    if options.context_tokens is None and folder.context_length is None:
+        raise OptionsError(f"{folder.path} does not say how long its context is: set context_tokens")
+    return min(c for c in (options.context_tokens, folder.context_length) if c is not None)
+
+
+def _log_fault(error: BaseException) -> None:
+    pb_utils.Logger.log_error(f"{type(error).__name__}: {error}")
