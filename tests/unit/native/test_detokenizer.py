@@ -71,6 +71,7 @@ def test_stream_with_stops_equals_the_text_before_the_first(tokenizer, data):
 )
 @example(text="abcabd", stops=["abd"], cuts=[])
 @example(text="abbab", stops=["bb", "abbaa"], cuts=[3])
+@example(text="ccabbc", stops=["bb", "abbaa"], cuts=[5])
 def test_the_cut_does_not_depend_on_how_the_text_arrives(text, stops, cuts):
     matcher = StopMatcher(stops)
     borders = [0, *sorted(c for c in cuts if c < len(text)), len(text)]
