@@ -178,6 +178,8 @@ def _parse_option(text: str) -> tuple[str, Any]:
     key, separator, value = text.partition("=")
     if not key or not separator:
         raise UsageError(f"--option: {text!r} is not KEY=VALUE")
+    if key in ("model", "source"):
+        raise UsageError("--option: 'model' and 'source' are not for this option; use --model")
     try:
         return key, json.loads(value)
     except ValueError:

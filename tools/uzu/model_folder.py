@@ -7,8 +7,8 @@ from pathlib import Path
 from uzu.errors import UsageError
 
 WEIGHTS = "openvino_model.xml"
-REQUIRED = (WEIGHTS, "openvino_model.bin", "tokenizer.json", "tokenizer_config.json", "config.json")
-OPTIONAL = ("generation_config.json", "chat_template.jinja")
+REQUIRED = (WEIGHTS, "openvino_model.bin", "tokenizer.json", "config.json")
+OPTIONAL = ("tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 
 
 def check_model_folder(folder: Path) -> None:

@@ -57,6 +57,11 @@ class NativeModel:
         return cls(place, options)
 
     @property
+    def options_path(self) -> Path:
+        """The file of `options`."""
+        return self.place.path / VERSION / "model.json"
+
+    @property
     def weights(self) -> Path:
         """Where the engine looks for its model folder; a link that `uzu fetch` makes may be there."""
         return self.place.path / VERSION / str(self.options["model"])
@@ -71,7 +76,7 @@ class NativeModel:
         text = self.options.get("source")
         if text is None:
             return None
-        path = self.place.path / VERSION / "model.json"
+        path = self.options_path
         if not isinstance(text, str):
             raise UsageError(f'{path}: "source" must be text such as pypi:PACKAGE==VERSION or ORG/NAME')
         source = parse_specifier(text, self.place.repository)

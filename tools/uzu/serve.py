@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from uzu.console import Console
+from uzu.engine_options import check_engine_options
 from uzu.errors import ExitCode, UsageError
 from uzu.gguf import read_header
 from uzu.interpreter import Interpreter
@@ -88,6 +89,9 @@ def serve(options: ServeOptions, settings: Settings, console: Console) -> ExitCo
         raise UsageError(f"--backend: {options.backend} is not in this version of Uzu; native is (or auto)")
     specifier = parse_specifier(options.model, options.repository)
     native = _check_source(specifier)
+    if native is not None:
+        check_engine_options(native.options, str(native.options_path))
+    check_engine_options({"model": "weights", **options.engine_options}, "--option")
     name = _served_name(options.served_name, specifier)
     _check_ports(options)
     interpreter = Interpreter.current()

