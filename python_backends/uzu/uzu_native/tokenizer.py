@@ -73,12 +73,13 @@ class Tokenizer:
         added = self._plain.get_added_tokens_decoder()
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
         """Tokens that never appear in decoded text."""
+        ids = {token.content: i for i, token in added.items()}
         texts = {
             token.content: token.special or token.content in (bos_token, eos_token)
             for token in added.values()
         }
         self.reserved_tokens: Mapping[str, int] = {
-            text: self._id_of(text) for text in sorted(reserved_tokens(texts, chat_template))
+            text: ids[text] for text in sorted(reserved_tokens(texts, chat_template))
         }
         """Tokens that users' text must not be able to write, by their text."""
         self.reserved_pattern = _any_of(self.reserved_tokens)
@@ -159,12 +160,6 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str | None:
         """How the vocabulary writes a token; None for an id that no token has."""
         return self._plain.id_to_token(token_id)
-
-    def _id_of(self, text: str) -> int:
-        token_id = self._plain.token_to_id(text)
-        if token_id is None:
-            raise AssertionError(f"added token {text!r} has no id")
-        return token_id
 
     def _mark_of(self, match: re.Match[str]) -> str:
         return self._marks[match[0]]
