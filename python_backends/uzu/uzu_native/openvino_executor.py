@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import openvino as ov
 from numpy.typing import NDArray
 
 from uzu_native.executor import ExecutionError, OnDone
-from uzu_native.openvino_graph import LOGITS_INDICES, ModelLoadError, compile_paged
+from uzu_native.openvino_graph import LOGITS_INDICES, ModelLoadError, compile_paged, ov
 from uzu_native.step import StepPlan
 
 DEFAULT_CONTEXTS = 8

@@ -18,6 +18,8 @@ sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 import openvino as ov  # noqa: E402
 from openvino import opset13  # noqa: E402
 
+__all__ = ["LOGITS_INDICES", "ModelLoadError", "compile_paged", "ov"]
+
 LOGITS_INDICES = "logits_indices"
 
 

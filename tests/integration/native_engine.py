@@ -1,0 +1,92 @@
+"""The native engine on the real model, in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from uzu_contract.errors import RequestError
+from uzu_contract.request import GenerateRequest, TokenPrompt
+from uzu_contract.response import GenerateChunk
+from uzu_contract.sampling import SamplingParams
+from uzu_native.detokenizer import Detokenizer
+from uzu_native.engine import Engine
+from uzu_native.model_folder import load_model_folder
+from uzu_native.openvino_executor import OpenVinoExecutor
+from uzu_native.options import parse_options
+from uzu_native.prompt_encoder import PromptEncoder
+
+
+class Answer:
+    """A listener to wait for."""
+
+    def __init__(self) -> None:
+        self.chunks: list[GenerateChunk] = []
+        self.error: RequestError | None = None
+        self._over = threading.Event()
+
+    def on_chunk(self, chunk: GenerateChunk) -> None:
+        self.chunks.append(chunk)
+        if chunk.finish_reason:
+            self._over.set()
+
+    def on_error(self, error: RequestError) -> None:
+        self.error = error
+        self._over.set()
+
+    def wait(self) -> Answer:
+        assert self._over.wait(120), "no end in time"
+        assert self.error is None, self.error
+        return self
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [t for chunk in self.chunks for t in chunk.token_ids]
+
+
+class RealEngine:
+    def __init__(self, folder_path: Path, **options: object) -> None:
+        folder = load_model_folder(folder_path)
+        self.options = parse_options({"model": str(folder_path), **options})
+        context = folder.context_length
+        assert context is not None
+        tokenizer = PromptEncoder(folder).tokenizer
+        self.faults: list[BaseException] = []
+        self.engine = Engine(
+            OpenVinoExecutor(folder.ir_path, self.options.lane_count, context, self.options.kv_cache_tokens),
+            self.options,
+            end_token_ids=folder.end_token_ids,
+            context_tokens=context,
+            make_text_stream=lambda stop: Detokenizer(tokenizer, stop),
+            draw_seed=lambda: 0,
+            on_fault=self.faults.append,
+        )
+        self.engine.start()
+
+    def run(self, *jobs: tuple[list[int], SamplingParams]) -> list[Answer]:
+        """Prompts with their parameters, all at once; their answers."""
+        answers = [Answer() for _ in jobs]
+        for (prompt, sampling), answer in zip(jobs, answers, strict=True):
+            request = GenerateRequest(prompt=TokenPrompt(tuple(prompt)), sampling=sampling, stream=True)
+            self.engine.submit(request, prompt, answer)
+        return [answer.wait() for answer in answers]
+
+
+@contextmanager
+def real_engine(folder: Path, **options: object) -> Iterator[RealEngine]:
+    """An engine that is stopped, and whose books are checked, at the end."""
+    running = RealEngine(folder, **options)
+    try:
+        yield running
+    finally:
+        running.engine.stop()
+    running.engine.check_integrity()
+    assert running.faults == []
+
+
+def random_prompt(length: int, seed: int) -> list[int]:
+    return [int(t) for t in np.random.default_rng(seed).integers(100, 40_000, length)]

@@ -1,0 +1,71 @@
+"""The engine's promise on the real model: the same tokens however a request is run."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from native_engine import random_prompt, real_engine
+
+from uzu_contract.sampling import SamplingParams
+
+LENGTHS = (1, 2, 3, 31, 32, 33, 34, 65, 129, 300, 700, 2000)
+PROMPTS = [random_prompt(length, length) for length in LENGTHS]
+GREEDY = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)
+SEEDED = SamplingParams(max_tokens=24, temperature=1, top_p=0.95, seed=11, ignore_eos=True)
+
+
+JOBS = [(prompt, sampling) for prompt in PROMPTS for sampling in (GREEDY, SEEDED)]
+
+
+@pytest.fixture(scope="module")
+def reference(prepared_smollm2: Path) -> list[list[int]]:
+    """Each job alone, with nothing cached."""
+    with real_engine(prepared_smollm2, prefix_cache=False) as engine:
+        return [engine.run(job)[0].token_ids for job in JOBS]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"lanes": 1},
+        {"max_step_tokens": 16, "prefill_tokens_beside_decode": 5},
+        {"max_step_tokens": 64, "prefill_tokens_beside_decode": 17, "prefix_cache": False},
+        {"max_step_tokens": 190},
+    ],
+    ids=["defaults", "one lane", "chunks of 16", "chunks of 64", "chunks of 190"],
+)
+def test_together_as_alone(prepared_smollm2, reference, options):
+    order = list(range(len(JOBS)))
+    random.Random(repr(options)).shuffle(order)
+    with real_engine(prepared_smollm2, **options) as engine:
+        answers = engine.run(*(JOBS[i] for i in order))
+    for i, answer in zip(order, answers, strict=True):
+        assert answer.token_ids == reference[i], f"prompt of {len(JOBS[i][0])} tokens"
+
+
+def test_warm_as_cold(prepared_smollm2, reference):
+    with real_engine(prepared_smollm2) as engine:
+        engine.run(*JOBS)
+        answers = engine.run(*JOBS)
+    assert [a.token_ids for a in answers] == reference
+    cached = [a.chunks[-1].num_cached_tokens for a in answers]
+    assert cached == [max(0, len(prompt) - 2) // 32 * 32 for prompt, _ in JOBS]
+
+
+def test_preempted_as_undisturbed(prepared_smollm2, reference):
+    # Three prompts whose answers need more blocks than the pool has, so that one is thrown out on the way.
+    chosen = [i for i, (prompt, _) in enumerate(JOBS) if len(prompt) in (31, 32, 34)]
+    with real_engine(prepared_smollm2, kv_cache_tokens=32 * 5, prefix_cache=False, lanes=2) as engine:
+        answers = engine.run(*(JOBS[i] for i in chosen))
+        preemptions = engine.engine.metrics.preemptions
+    assert preemptions > 0
+    assert [a.token_ids for a in answers] == [reference[i] for i in chosen]
+
+
+def test_different_seeds_differ(prepared_smollm2):
+    jobs = [(PROMPTS[5], SamplingParams(max_tokens=24, seed=seed)) for seed in range(4)]
+    with real_engine(prepared_smollm2) as engine:
+        assert len({tuple(a.token_ids) for a in engine.run(*jobs)}) == 4
