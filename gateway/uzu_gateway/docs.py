@@ -1,6 +1,7 @@
 """The tables of docs/errors.md and docs/api.md, made from the code.
 
-`python -m uzu_gateway.docs --check` or `--write`. A table stands between two marker comments; the text around it is written by hand.
+`python -m uzu_gateway.docs --check` or `--write`. A table stands between two marker comments; the text around
+it is written by hand.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from uzu_contract.request import GenerateRequest
 from uzu_gateway.context import gateway_of, record_of
 from uzu_gateway.disconnect import run_until_disconnect
-from uzu_gateway.engine.replies import Reply
+from uzu_gateway.engine.replies import JsonObject, Reply
 from uzu_gateway.generation import IndexedChunk
 from uzu_gateway.sse import EventStream, event
 
@@ -71,7 +71,11 @@ async def _collect(chunks: AsyncGenerator[IndexedChunk, None], reply: Reply) -> 
 async def _events(chunks: AsyncGenerator[IndexedChunk, None], reply: Reply) -> AsyncGenerator[bytes, None]:
     async with aclosing(chunks):
         async for index, chunk in chunks:
-            block = b"".join(event(payload) for payload in reply.stream(index, chunk))
-            if block:
+            if block := _encoded(reply.stream(index, chunk)):
                 yield block
-    yield b"".join(event(payload) for payload in reply.closing())
+    if block := _encoded(reply.closing()):
+        yield block
+
+
+def _encoded(payloads: Iterable[JsonObject]) -> bytes:
+    return b"".join(event(payload) for payload in payloads)

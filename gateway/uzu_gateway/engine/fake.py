@@ -70,6 +70,10 @@ class FakeEngine:
         """Generations that have begun and not ended in any way."""
         return self.started - self.finished - self.failed - self.cancelled
 
+    def behaviour_for(self, request: GenerateRequest) -> FakeBehaviour:  # noqa: ARG002
+        """How one request is answered; override it to tell requests apart."""
+        return self.behaviour
+
     async def generate(
         self, model: str, request: GenerateRequest, request_id: str
     ) -> AsyncGenerator[GenerateChunk, None]:
@@ -81,7 +85,7 @@ class FakeEngine:
                 raise EngineUnavailableError("the fake is not ready")
             if model not in self.models:
                 raise ModelNotFoundError(model)
-            async for chunk in self._chunks(request, self.behaviour):
+            async for chunk in self._chunks(request, self.behaviour_for(request)):
                 yield chunk
         except (asyncio.CancelledError, GeneratorExit):
             self.cancelled += 1

@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from uzu_contract.errors import ErrorCode, RequestError
+from uzu_contract.request import ChatPrompt, TextPrompt, TokenPrompt
+from uzu_contract.sampling import SamplingParams
+from uzu_gateway.engine.codec import OUTPUTS, chat_request, completion_plan, sampling_of
+from uzu_gateway.schemas.chat import ChatRequest
+from uzu_gateway.schemas.completions import CompletionRequest
+from uzu_gateway.schemas.parse import parse_body
+from uzu_gateway.schemas.refused import IGNORED, REFUSED
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def completion(**fields: Any) -> CompletionRequest:
+    return parse_body({"prompt": "hello", **fields}, CompletionRequest, strict=True)[0]
+
+
+def chat(**fields: Any) -> ChatRequest:
+    return parse_body({"messages": HELLO, **fields}, ChatRequest, strict=True)[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "prompts"),
+    [
+        ("a", (TextPrompt("a"),)),
+        ("", (TextPrompt(""),)),
+        (["a", "b"], (TextPrompt("a"), TextPrompt("b"))),
+        ([1, 2], (TokenPrompt((1, 2)),)),
+        ([[1], [2, 3]], (TokenPrompt((1,)), TokenPrompt((2, 3)))),
+        (["a", [2]], (TextPrompt("a"), TokenPrompt((2,)))),
+    ],
+)
+def test_prompts(given: Any, prompts: Any) -> None:
+    plan = completion_plan(completion(prompt=given), max_prompts=8)
+    assert tuple(request.prompt for request in plan.requests) == prompts
+    assert all(request.outputs == OUTPUTS for request in plan.requests)
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        (None, "prompt"),
+        (1, "prompt"),
+        ({}, "prompt"),
+        ([], "prompt"),
+        ([[]], "prompt[0]"),
+        ([None], "prompt[0]"),
+        (["a", 1], "prompt[1]"),
+        ([1, "a"], "prompt[1]"),
+        ([1, -1], "prompt[1]"),
+        ([1, 2**31], "prompt[1]"),
+        ([1, 1.5], "prompt[1]"),
+        ([1.0], "prompt[0]"),
+        ([True], "prompt[0]"),
+        ([1, True], "prompt[1]"),
+        ([[1, True]], "prompt[0][1]"),
+    ],
+)
+def test_wrong_prompts(given: Any, param: str) -> None:
+    with pytest.raises(RequestError) as raised:
+        completion(prompt=given)
+    assert (raised.value.code, raised.value.param) == (ErrorCode.INVALID_PARAMETER, param)
+
+
+def test_too_many_prompts() -> None:
+    with pytest.raises(RequestError, match="at most 2 prompts, not 3"):
+        completion_plan(completion(prompt=["a"] * 3), max_prompts=2)
+
+
+def test_sampling_parameters_are_honoured() -> None:
+    fields: dict[str, Any] = {
+        "max_tokens": 7,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 40,
+        "min_p": 0.05,
+        "seed": -3,
+        "stop": ["x", "y"],
+        "stop_token_ids": [5],
+        "ignore_eos": True,
+        "min_tokens": 2,
+    }
+    expected = SamplingParams(**{**fields, "stop": ("x", "y"), "stop_token_ids": (5,)})
+    assert sampling_of(completion(**fields)) == expected
+    assert sampling_of(chat(**fields)) == expected
+
+
+def test_null_is_the_default() -> None:
+    names = set(CompletionRequest.model_fields) - {"prompt", "model"}
+    assert sampling_of(completion(**dict.fromkeys(names))) == SamplingParams()
+
+
+@pytest.mark.parametrize("stop", ["x", ["x"]])
+def test_stop_is_a_string_or_a_list(stop: Any) -> None:
+    assert sampling_of(completion(stop=stop)).stop == ("x",)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 2**31}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_tokens": "5"}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"max_tokens": 3, "max_completion_tokens": 4}, "max_completion_tokens"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": 10**400}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"min_p": 2}, "min_p"),
+        ({"seed": 2**64}, "seed"),
+        ({"stop": 1}, "stop"),
+        ({"stop": ""}, "stop"),
+        ({"stop": ["a", 1]}, "stop"),
+        ({"stop": ["a"] * 17}, "stop"),
+        ({"stop_token_ids": [1, "a"]}, "stop_token_ids[1]"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids"),
+        ({"ignore_eos": 1}, "ignore_eos"),
+        ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
+        ({"stream": "true"}, "stream"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream": True, "stream_options": {"include_usage": "yes"}}, "stream_options.include_usage"),
+        ({"stream": True, "stream_options": 1}, "stream_options"),
+        ({"model": 1}, "model"),
+        ({"cache_salt": "x" * 257}, "cache_salt"),
+    ],
+)
+def test_wrong_fields_are_named(fields: dict[str, Any], param: str) -> None:
+    for make in (
+        lambda: completion_plan(completion(**fields), max_prompts=1),
+        lambda: chat_request(chat(**fields)),
+    ):
+        with pytest.raises(RequestError) as raised:
+            make()
+        assert (raised.value.code, raised.value.param) == (ErrorCode.INVALID_PARAMETER, param)
+        assert raised.value.message.startswith(f"{param}")
+
+
+def test_max_completion_tokens_is_max_tokens() -> None:
+    assert sampling_of(chat(max_completion_tokens=4)).max_tokens == 4
+    assert sampling_of(chat(max_completion_tokens=4, max_tokens=4)).max_tokens == 4
+
+
+WRONG_VALUES: dict[str, Any] = {
+    "n": 2,
+    "best_of": 3,
+    "presence_penalty": 0.5,
+    "frequency_penalty": -0.5,
+    "logit_bias": {"50256": -100},
+    "logprobs": True,
+    "top_logprobs": 5,
+    "tools": [{"type": "function"}],
+    "tool_choice": "auto",
+    "response_format": {"type": "json_object"},
+    "suffix": "end",
+}
+
+
+@pytest.mark.parametrize("name", WRONG_VALUES)
+def test_unsupported_fields_are_refused_by_name(name: str) -> None:
+    for make in (completion, chat):
+        with pytest.raises(RequestError) as raised:
+            make(**{name: WRONG_VALUES[name]})
+        assert (raised.value.code, raised.value.param) == (ErrorCode.UNSUPPORTED_PARAMETER, name)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_every_refused_field_refuses_something_and_accepts_its_neutral_values(name: str) -> None:
+    with pytest.raises(RequestError) as raised:
+        completion(**{name: "no neutral value is this"})
+    assert (raised.value.code, raised.value.param) == (ErrorCode.UNSUPPORTED_PARAMETER, name)
+    for value in REFUSED[name]:
+        completion(**{name: value})
+
+
+def test_one_is_not_true() -> None:
+    for fields in ({"n": True}, {"logprobs": 0}, {"use_beam_search": 0}):
+        with pytest.raises(RequestError):
+            completion(**fields)
+
+
+@pytest.mark.parametrize("name", IGNORED)
+def test_harmless_fields_are_accepted(name: str) -> None:
+    assert parse_body({"prompt": "a", name: object()}, CompletionRequest, strict=True)[1] == 0
+
+
+def test_no_field_is_in_two_lists() -> None:
+    honoured = set(CompletionRequest.model_fields) | set(ChatRequest.model_fields)
+    assert not honoured & (set(REFUSED) | set(IGNORED))
+    assert not set(REFUSED) & set(IGNORED)
+
+
+def test_unknown_fields() -> None:
+    raw = {"prompt": "a", "surprise": 1, "another": 2}
+    assert parse_body(raw, CompletionRequest, strict=False)[1] == 2
+    with pytest.raises(RequestError) as raised:
+        parse_body(raw, CompletionRequest, strict=True)
+    assert raised.value.param == "surprise"
+
+
+def test_echo() -> None:
+    plan = completion_plan(completion(prompt=["a", [1]], echo=True), max_prompts=2)
+    assert plan.echoes == ("a", "")
+    assert [request.echo_prompt for request in plan.requests] == [False, True]
+    with pytest.raises(RequestError) as raised:
+        completion_plan(completion(prompt=[1], echo=True, stream=True), max_prompts=1)
+    assert (raised.value.code, raised.value.param) == (ErrorCode.UNSUPPORTED_PARAMETER, "echo")
+
+
+def test_chat_prompt() -> None:
+    prompt = chat_request(chat(chat_template_kwargs={"x": 1})).prompt
+    assert prompt == ChatPrompt(tuple(HELLO), chat_template_kwargs={"x": 1})
+    resumed = chat_request(chat(continue_final_message=True)).prompt
+    assert isinstance(resumed, ChatPrompt)
+    assert resumed.continue_final_message
+    assert not resumed.add_generation_prompt
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"messages": None}, "invalid_parameter", "messages"),
+        ({"messages": []}, "invalid_parameter", "messages"),
+        ({"messages": "hello"}, "invalid_parameter", "messages"),
+        ({"messages": [1]}, "invalid_parameter", "messages[0]"),
+        ({"messages": [*HELLO, {"role": 1, "content": "x"}]}, "invalid_parameter", "messages[1].role"),
+        ({"messages": [{"role": "user"}]}, "invalid_parameter", "messages[0].content"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "unsupported_parameter",
+            "messages[0].content[0]",
+        ),
+        ({"chat_template_kwargs": []}, "invalid_parameter", "chat_template_kwargs"),
+        (
+            {"continue_final_message": True, "add_generation_prompt": True},
+            "invalid_parameter",
+            "continue_final_message",
+        ),
+    ],
+)
+def test_wrong_chats(fields: dict[str, Any], code: str, param: str) -> None:
+    with pytest.raises(RequestError) as raised:
+        chat_request(chat(**fields))
+    assert (raised.value.code, raised.value.param) == (code, param)
+
+
+def test_a_body_without_its_required_field() -> None:
+    with pytest.raises(RequestError, match="prompt: is required"):
+        parse_body({}, CompletionRequest, strict=False)
+    with pytest.raises(RequestError, match="messages: is required"):
+        parse_body({}, ChatRequest, strict=False)
+
+
+def test_salt_and_trace_context_are_passed_on() -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    request = chat_request(chat(cache_salt="s"), traceparent=trace)
+    assert (request.cache_salt, request.traceparent) == ("s", trace)
+    assert chat_request(chat(), traceparent="nonsense\n").traceparent is None
