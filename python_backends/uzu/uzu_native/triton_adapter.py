@@ -15,7 +15,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils  # noqa: TID251
 
 from uzu_contract import metrics as names
-from uzu_contract.errors import ErrorCode, RequestError
+from uzu_contract.errors import ErrorCode, RequestError, unsupported
 from uzu_contract.request import GenerateRequest, Prompt, TextPrompt, decode_request
 from uzu_contract.response import GenerateChunk, encode_chunk
 from uzu_contract.tensors import INPUTS, OUTPUTS
@@ -38,7 +38,10 @@ class TritonPythonModel:
 
     @staticmethod
     def auto_complete_config(config: pb_utils.ModelConfig) -> pb_utils.ModelConfig:
-        """Give the model the contract's inputs and outputs."""
+        """Give the model the contract's inputs and outputs.
+
+        Whether it is decoupled is left to config.pbtxt: streaming needs it, Triton's HTTP infer refuses it.
+        """
         for spec in INPUTS:
             config.add_input(
                 {
@@ -51,7 +54,6 @@ class TritonPythonModel:
         for spec in OUTPUTS:
             config.add_output({"name": spec.name, "data_type": spec.config_datatype, "dims": list(spec.dims)})
         config.set_max_batch_size(0)
-        config.set_model_transaction_policy({"decoupled": True})
         return config
 
     def initialize(self, args: Mapping[str, str]) -> None:
@@ -64,6 +66,8 @@ class TritonPythonModel:
     def _load(self, args: Mapping[str, str]) -> None:
         # The stub starts Python with the C locale; libraries that read text files expect UTF-8.
         locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+        policy = json.loads(args["model_config"]).get("model_transaction_policy", {})
+        self._decoupled = bool(policy.get("decoupled", False))
         version_folder = Path(args["model_repository"]) / args["model_version"]
         options = load_options(version_folder / "model.json")
         path = version_folder / options.model
@@ -99,13 +103,15 @@ class TritonPythonModel:
         """Hand requests over; their responses come when the engine has them."""
         for request in requests:
             # Triton owns the request only until this call returns, so its tensors are read here.
-            port = _Port(request.get_response_sender())
+            port = _Port(request.get_response_sender(), self._decoupled)
             responder = self._delivery.open(port)
             try:
                 tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
                 parameters = json.loads(request.parameters() or "{}")
                 outputs = request.requested_output_names()
                 decoded = decode_request(tensors, parameters, outputs)
+                if decoded.stream and not self._decoupled:
+                    raise unsupported("stream", "needs `decoupled: true` in the model's config.pbtxt")
             except RequestError as error:
                 responder.on_error(error)
             except Exception as error:  # anything that leaves execute() fails every request of the batch
@@ -144,10 +150,11 @@ class TritonPythonModel:
 class _Port:
     """A client behind Triton's response sender."""
 
-    def __init__(self, sender: pb_utils.ResponseSender) -> None:
+    def __init__(self, sender: pb_utils.ResponseSender, decoupled: bool) -> None:
         self.outputs: frozenset[str] = frozenset()
         self.prefix = ""
         self._sender = sender
+        self._decoupled = decoupled
 
     def send_chunk(self, chunk: GenerateChunk, final: bool) -> None:
         if self.prefix:
@@ -161,7 +168,10 @@ class _Port:
         self._send(pb_utils.InferenceResponse(error=pb_utils.TritonError(error.to_wire(), code)), True)
 
     def send_end(self) -> None:
-        self._sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        if self._decoupled:
+            self._sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        else:
+            self.send_error(RequestError(ErrorCode.CANCELLED, "the client has gone"))
 
     def is_cancelled(self) -> bool:
         return self._sender.is_cancelled()
