@@ -14,28 +14,38 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
-    port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on")
+    port: int = Field(default=8080, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     engine: Literal["triton", "fake"] = Field(
-        "triton", description="what answers: a Triton server, or the in-memory fake for developing clients"
+        default="triton",
+        description="what answers: a Triton server, or the in-memory fake for developing clients",
     )
     triton_url: str = Field(
-        "127.0.0.1:8001", pattern=r"^[^\s/]+:\d{1,5}$", description="host:port of Triton's gRPC service"
+        default="127.0.0.1:8001",
+        pattern=r"^[^\s/]+:\d{1,5}$",
+        description="host:port of Triton's gRPC service",
     )
     default_model: str | None = Field(
-        None, min_length=1, description="model of requests that name none (needed when several are served)"
+        default=None,
+        min_length=1,
+        description="model of requests that name none (needed when several are served)",
     )
-    max_body_bytes: int = Field(64 * MEBIBYTE, ge=1, description="longest request body")
-    max_prompts: int = Field(256, ge=1, le=4096, description="most prompts in one completions request")
+    max_body_bytes: int = Field(default=64 * MEBIBYTE, ge=1, description="longest request body")
+    max_prompts: int = Field(
+        default=256, ge=1, le=4096, description="most prompts in one completions request"
+    )
     strict_fields: bool = Field(
-        False, description="refuse unknown fields of a body with 400 instead of ignoring and counting them"
+        default=False,
+        description="refuse unknown fields of a body with 400 instead of ignoring and counting them",
     )
     shutdown_grace_s: float = Field(
-        10.0, ge=0, le=3600, description="seconds that running requests may go on after SIGTERM"
+        default=10.0, ge=0, le=3600, description="seconds that running requests may go on after SIGTERM"
     )
     request_timeout_s: float = Field(
-        3600.0, gt=0, description="seconds after which a generation is cancelled and answered with 504"
+        default=3600.0,
+        gt=0,
+        description="seconds after which a generation is cancelled and answered with 504",
     )
     models_ttl_s: float = Field(
-        1.0, ge=0, le=60, description="seconds for which the list of served models is remembered"
+        default=1.0, ge=0, le=60, description="seconds for which the list of served models is remembered"
     )

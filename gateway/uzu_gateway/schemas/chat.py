@@ -14,9 +14,9 @@ class ChatRequest(GenerationFields):
 
     messages: list[Any] = Field(description="objects with `role` and `content` (a string or text parts)")
     add_generation_prompt: bool | None = Field(
-        None, description="begin the assistant's turn; true unless `continue_final_message`"
+        default=None, description="begin the assistant's turn; true unless `continue_final_message`"
     )
-    continue_final_message: bool | None = Field(None, description="go on with the last message")
+    continue_final_message: bool | None = Field(default=None, description="go on with the last message")
     chat_template_kwargs: dict[str, Any] | None = Field(
-        None, description="further variables for the model's chat template"
+        default=None, description="further variables for the model's chat template"
     )

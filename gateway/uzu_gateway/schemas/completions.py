@@ -58,4 +58,4 @@ class CompletionRequest(GenerationFields):
         Prompts,
         PlainValidator(parse_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
     ] = Field(description="a string, a list of strings, token ids, or a list of token id lists")
-    echo: bool | None = Field(None, description="put the prompt's text before the answer")
+    echo: bool | None = Field(default=None, description="put the prompt's text before the answer")

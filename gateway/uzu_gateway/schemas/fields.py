@@ -14,7 +14,7 @@ class StreamOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    include_usage: bool | None = Field(None, description="end with a chunk that has the token counts")
+    include_usage: bool | None = Field(default=None, description="end with a chunk that has the token counts")
 
 
 Unchecked = PlainValidator(lambda value: value, json_schema_input_type=str | list[str] | None)
@@ -27,26 +27,34 @@ class GenerationFields(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True)
 
     model: str | None = Field(
-        None,
+        default=None,
         description="a name from `/v1/models`; may be left out when one is served, or one is the default",
     )
-    max_tokens: int | None = Field(None, description="most tokens to generate; all that fit when left out")
-    max_completion_tokens: int | None = Field(None, description="newer name of `max_tokens`")
-    temperature: float | None = Field(None, description="0 is greedy; 1 when left out")
-    top_p: float | None = Field(None, description="keep the likeliest tokens up to this share")
-    top_k: int | None = Field(None, description="keep so many of the likeliest tokens; 0 or -1 keeps all")
-    min_p: float | None = Field(None, description="drop tokens less likely than this share of the likeliest")
-    seed: int | None = Field(None, description="same seed, same text")
-    stop: Annotated[Any, Unchecked] = Field(
-        None, description=f"a string or up to {MAX_STOP_STRINGS} of them, before which the text ends"
+    max_tokens: int | None = Field(
+        default=None, description="most tokens to generate; all that fit when left out"
     )
-    stop_token_ids: list[int] | None = Field(None, description="tokens at which the text ends")
-    ignore_eos: bool | None = Field(None, description="go on past the model's end of text")
-    min_tokens: int | None = Field(None, description="fewest tokens before a stop token counts")
-    stream: bool | None = Field(None, description="send server-sent events")
-    stream_options: StreamOptions | None = Field(None, description="only with `stream`; has `include_usage`")
+    max_completion_tokens: int | None = Field(default=None, description="newer name of `max_tokens`")
+    temperature: float | None = Field(default=None, description="0 is greedy; 1 when left out")
+    top_p: float | None = Field(default=None, description="keep the likeliest tokens up to this share")
+    top_k: int | None = Field(
+        default=None, description="keep so many of the likeliest tokens; 0 or -1 keeps all"
+    )
+    min_p: float | None = Field(
+        default=None, description="drop tokens less likely than this share of the likeliest"
+    )
+    seed: int | None = Field(default=None, description="same seed, same text")
+    stop: Annotated[Any, Unchecked] = Field(
+        default=None, description=f"a string or up to {MAX_STOP_STRINGS} of them, before which the text ends"
+    )
+    stop_token_ids: list[int] | None = Field(default=None, description="tokens at which the text ends")
+    ignore_eos: bool | None = Field(default=None, description="go on past the model's end of text")
+    min_tokens: int | None = Field(default=None, description="fewest tokens before a stop token counts")
+    stream: bool | None = Field(default=None, description="send server-sent events")
+    stream_options: StreamOptions | None = Field(
+        default=None, description="only with `stream`; has `include_usage`"
+    )
     cache_salt: str | None = Field(
-        None, max_length=256, description="share cached prefixes only with requests of the same salt"
+        default=None, max_length=256, description="share cached prefixes only with requests of the same salt"
     )
 
     @property
