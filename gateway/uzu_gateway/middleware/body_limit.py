@@ -45,8 +45,8 @@ class BodyLimit:
         await self._app(scope, counted_receive, send)
 
     def _too_large(self) -> GatewayError:
+        # The connection stays open: closing it under a client that still sends would lose it this answer.
         return GatewayError(
             "body_too_large",
             f"The body is longer than {self._max_bytes} bytes, the most this gateway accepts.",
-            headers={"connection": "close"},
         )
