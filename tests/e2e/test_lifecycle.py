@@ -13,6 +13,7 @@ from uzu_process import SMOLLM2_ENTRIES, ServeFactory, UzuServe
 
 from uzu.errors import ExitCode
 from uzu.ports import check_port
+from uzu.rundir import RunDirectory
 from uzu.settings import Settings
 from uzu.store import RECORD, Store
 
@@ -56,7 +57,12 @@ def test_a_signal_ends_it_with_code_0(
     ],
 )
 def test_when_a_part_is_killed_the_rest_ends(
-    uzu_serve: ServeFactory, wait_until: WaitUntil, program: str, code: ExitCode, says: str
+    uzu_serve: ServeFactory,
+    wait_until: WaitUntil,
+    settings: Settings,
+    program: str,
+    code: ExitCode,
+    says: str,
 ) -> None:
     serve = uzu_serve()
     serve.wait_ready()
@@ -64,14 +70,21 @@ def test_when_a_part_is_killed_the_rest_ends(
     assert serve.process.wait(timeout=STOP_TIMEOUT_S) == code, serve.log
     assert says in serve.log
     nothing_left(serve, wait_until)
+    run = RunDirectory(settings.home / "run" / str(serve.process.pid))
+    assert not run.path.exists()
+    assert not list(Path("/dev/shm").glob(f"{run.shared_memory_prefix}*"))
 
 
-def test_when_uzu_is_killed_the_rest_ends(uzu_serve: ServeFactory, wait_until: WaitUntil) -> None:
+def test_when_uzu_is_killed_the_rest_ends_in_order(
+    uzu_serve: ServeFactory, wait_until: WaitUntil, settings: Settings
+) -> None:
     serve = uzu_serve()
     serve.wait_ready()
     os.kill(serve.process.pid, signal.SIGKILL)
     serve.process.wait()
     nothing_left(serve, wait_until)
+    run = RunDirectory(settings.home / "run" / str(serve.process.pid))
+    assert not list(Path("/dev/shm").glob(f"{run.shared_memory_prefix}*"))
 
 
 def test_a_signal_while_starting_ends_it(uzu_serve: ServeFactory, wait_until: WaitUntil) -> None:

@@ -125,6 +125,7 @@ def start_triton(
                 model_repository=repository or run.model_repository,
                 backends=run.backends,
                 models=[model],
+                shared_memory_prefix=run.shared_memory_prefix,
                 http_port=http,
                 grpc_port=grpc,
                 metrics_port=metrics,

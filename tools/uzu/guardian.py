@@ -40,7 +40,9 @@ def main(arguments: list[str]) -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
 
     try:
-        child = subprocess.Popen(command, preexec_fn=in_child)
+        # Signals stay as Python has them: with SIGPIPE ignored, a service whose reader was killed can still
+        # say its last words and end in order.
+        child = subprocess.Popen(command, preexec_fn=in_child, restore_signals=False)
     except OSError as error:
         sys.stderr.write(f"cannot run {command[0]}: {error.strerror}\n")
         return 127

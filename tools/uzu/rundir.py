@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import os
@@ -20,6 +21,7 @@ from uzu.triton import TritonInstallation
 _LOCK = ".uzu-run.lock"
 _KEEP = ".uzu-keep"
 _VERSION = "1"
+_SHARED_MEMORY = Path("/dev/shm")
 _NATIVE_CONFIG = """backend: "uzu"
 max_batch_size: 0
 model_transaction_policy { decoupled: true }
@@ -42,6 +44,17 @@ class RunDirectory:
     def backends(self) -> Path:
         """Folder of backend folders."""
         return self.path / "backends"
+
+    @property
+    def shared_memory_prefix(self) -> str:
+        """How the names of Triton's shared memory regions begin in this run, and in no other."""
+        return f"uzu-{hashlib.sha256(str(self.path).encode()).hexdigest()[:16]}-"
+
+    def remove(self) -> None:
+        """Remove the folder, and shared memory that a killed Triton left."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        for region in _SHARED_MEMORY.glob(f"{self.shared_memory_prefix}*"):
+            region.unlink(missing_ok=True)
 
     def lay_backends(self, triton: TritonInstallation, python_backends: Path) -> None:
         """Copy Triton's Python backend, with the stub for our Python, and link every folder of ours.
@@ -118,14 +131,14 @@ def run_directory(home: Path, given: Path | None = None, *, keep: bool = False) 
         yield RunDirectory(path)
     finally:
         if not keep:
-            shutil.rmtree(path, ignore_errors=True)
+            RunDirectory(path).remove()
         lock.release()
 
 
 def _remove_stale(runs: Path) -> None:
     for path in runs.glob("*"):
         if not (path / _KEEP).exists() and not _is_held(path):
-            shutil.rmtree(path, ignore_errors=True)
+            RunDirectory(path).remove()
 
 
 def _is_held(path: Path) -> bool:
@@ -152,7 +165,7 @@ def _emptied(path: Path) -> Path:
         raise UsageError(f"--run-dir: {path} is not an empty folder; name another one")
     if _is_held(path):
         raise UsageError(f"--run-dir: another uzu is serving from {path}; name another one")
-    shutil.rmtree(path)
+    RunDirectory(path).remove()
     return path
 
 

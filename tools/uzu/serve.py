@@ -115,6 +115,7 @@ def serve(options: ServeOptions, settings: Settings, console: Console) -> ExitCo
             model_repository=run.model_repository,
             backends=run.backends,
             models=[name],
+            shared_memory_prefix=run.shared_memory_prefix,
             http_port=http,
             grpc_port=grpc,
             metrics_port=metrics,

@@ -129,6 +129,7 @@ class TritonPlan:
         model_repository: folder of model folders.
         backends: folder of backend folders.
         models: the models to load.
+        shared_memory_prefix: how the names of its shared memory regions begin.
         http_port: of its HTTP interface.
         grpc_port: of its gRPC interface.
         metrics_port: of its Prometheus metrics.
@@ -142,6 +143,7 @@ class TritonPlan:
     model_repository: Path
     backends: Path
     models: Sequence[str]
+    shared_memory_prefix: str
     http_port: int
     grpc_port: int
     metrics_port: int
@@ -159,6 +161,7 @@ class TritonPlan:
             "--exit-on-error=true",
             f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
             f"--backend-config=python,stub-timeout-seconds={_STUB_TIMEOUT_S}",
+            f"--backend-config=python,shm-region-prefix-name={self.shared_memory_prefix}",
             *("--http-address=127.0.0.1", f"--http-port={self.http_port}"),
             *("--grpc-address=127.0.0.1", f"--grpc-port={self.grpc_port}"),
             *("--metrics-address=127.0.0.1", f"--metrics-port={self.metrics_port}"),

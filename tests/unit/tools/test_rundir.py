@@ -7,7 +7,7 @@ from filelock import FileLock
 
 from uzu.errors import UsageError
 from uzu.resources import model_repository, python_backends
-from uzu.rundir import run_directory
+from uzu.rundir import RunDirectory, run_directory
 from uzu.triton import TritonInstallation
 
 
@@ -101,3 +101,16 @@ def test_a_given_folder_is_used_again_but_never_taken_from_others(tmp_path: Path
     with pytest.raises(UsageError, match=r"--run-dir: .*given is not an empty folder"):
         run_directory(tmp_path / "home", given).__enter__()
     assert (given / "precious").exists()
+
+
+def test_shared_memory_of_a_killed_triton_is_removed_with_its_run(tmp_path: Path) -> None:
+    with run_directory(tmp_path / "home", tmp_path / "given") as run:
+        region = Path("/dev/shm") / f"{run.shared_memory_prefix}region"
+        region.write_bytes(b"left")
+    assert not region.exists()
+    stale = RunDirectory(tmp_path / "home" / "run" / "1")
+    stale.path.mkdir(parents=True)
+    region = Path("/dev/shm") / f"{stale.shared_memory_prefix}region"
+    region.write_bytes(b"left")
+    with run_directory(tmp_path / "home"):
+        assert not region.exists()

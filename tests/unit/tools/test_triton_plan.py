@@ -60,6 +60,7 @@ def plan(**changes: object) -> TritonPlan:
         "model_repository": Path("/run/models"),
         "backends": Path("/run/backends"),
         "models": ["m"],
+        "shared_memory_prefix": "uzu-1-",
         "http_port": 1,
         "grpc_port": 2,
         "metrics_port": 3,
@@ -73,6 +74,7 @@ def test_it_listens_on_this_machine_only() -> None:
         assert f"--{service}-address=127.0.0.1" in command
         assert f"--{service}-port={port}" in command
     assert "--load-model=m" in command
+    assert "--backend-config=python,shm-region-prefix-name=uzu-1-" in command
     assert "--exit-on-error=true" in command
 
 
