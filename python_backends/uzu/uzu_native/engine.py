@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from uzu_contract.errors import ErrorCode, RequestError
 from uzu_contract.request import GenerateRequest
-from uzu_contract.response import FinishReason, GenerateChunk
 from uzu_native.block_pool import BlockPool
 from uzu_native.errors import EngineStoppedError
 from uzu_native.executor import ExecutionError, Executor
 from uzu_native.metrics import EngineMetrics
 from uzu_native.options import EngineOptions
+from uzu_native.output import Ending, ending_of, write_output
 from uzu_native.sampler import Draw, sample
 from uzu_native.scheduler import ScheduledStep, Scheduler
 from uzu_native.sequence import Listener, Sequence, TextStream
@@ -51,15 +51,6 @@ class _Stop:
 
 
 _Mail = _Submitted | _Cancelled | _LaneDone | _Stop
-
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    """Why a sequence ends: the reason, the stop string or token, and whether the last token has text."""
-
-    reason: FinishReason
-    detail: str | None
-    token_is_text: bool
 
 
 class Engine:
@@ -276,10 +267,12 @@ class Engine:
             return
         self._scheduler.complete(step)
         sampled = self._sample(logits, step)
-        ends = [self._append(sequence, token) for sequence, token in sampled]
+        endings = [self._append(sequence, token) for sequence, token in sampled]
         self._launch()
-        for (sequence, token), end in zip(sampled, ends, strict=True):
-            self._tell(sequence, token, end)
+        for (sequence, token), appended in zip(sampled, endings, strict=True):
+            ending = write_output(sequence, token, appended, self._clock())
+            if ending is not None:
+                self._end(sequence, ending.reason)
 
     def _sample(self, logits: NDArray[np.float32], step: ScheduledStep) -> list[tuple[Sequence, int]]:
         sampling = [entry.sequence for entry in step.entries if entry.samples]
@@ -299,64 +292,16 @@ class Engine:
         ends = () if sampling.ignore_eos else self._end_token_ids
         return tuple(t for t in (*ends, *sampling.stop_token_ids) if t < self._executor.vocabulary_size)
 
-    def _append(self, sequence: Sequence, token: int) -> _End | None:
+    def _append(self, sequence: Sequence, token: int) -> Ending | None:
         """Add a token, and end the sequence for the scheduler when it is the last one."""
         sequence.token_ids.append(token)
         self.metrics.generated_tokens += 1
         if sequence.first_token_s is None:
             sequence.first_token_s = self._clock()
-        sampling = sequence.request.sampling
-        end = None
-        if token in sampling.stop_token_ids:
-            end = _End(FinishReason.STOP, str(token), token_is_text=False)
-        elif token in self._end_token_ids and not sampling.ignore_eos:
-            end = _End(FinishReason.STOP, None, token_is_text=False)
-        elif len(sequence.token_ids) >= sequence.max_length:
-            end = _End(FinishReason.LENGTH, None, token_is_text=True)
-        if end is not None:
+        ending = ending_of(sequence, self._end_token_ids)
+        if ending is not None:
             self._scheduler.remove(sequence)
-        return end
-
-    def _tell(self, sequence: Sequence, token: int, end: _End | None) -> None:
-        """Turn a new token into text and pass on what is due; a stop string ends the sequence here."""
-        stream = sequence.text_stream
-        sequence.unsent_tokens.append(token)
-        text = stream.push(token) if end is None or end.token_is_text else ""
-        if end is not None and stream.stop_reason is None:
-            text += stream.finish()
-        if stream.stop_reason is not None:
-            end = _End(FinishReason.STOP, stream.stop_reason, token_is_text=True)
-        if text:
-            sequence.unsent_text.append(text)
-        if end is not None:
-            self._send(sequence, end)
-            self._end(sequence, end.reason)
-        elif text and sequence.request.stream:
-            self._send(sequence, None)
-
-    def _send(self, sequence: Sequence, end: _End | None) -> None:
-        chunk = GenerateChunk(
-            text="".join(sequence.unsent_text),
-            token_ids=tuple(sequence.unsent_tokens),
-            finish_reason=end.reason if end else None,
-            stop_reason=end.detail if end else None,
-            num_input_tokens=sequence.prompt_length,
-            num_cached_tokens=sequence.cached_tokens,
-            perf_metrics=self._perf_metrics(sequence) if end else {},
-        )
-        sequence.unsent_text.clear()
-        sequence.unsent_tokens.clear()
-        sequence.listener.on_chunk(chunk)
-
-    def _perf_metrics(self, sequence: Sequence) -> dict[str, float]:
-        admitted_s = sequence.admitted_s or sequence.arrival_s
-        first_s = sequence.first_token_s or admitted_s
-        return {
-            "queue_ms": round(1000 * (admitted_s - sequence.arrival_s), 3),
-            "prefill_ms": round(1000 * (first_s - admitted_s), 3),
-            "decode_ms": round(1000 * (self._clock() - first_s), 3),
-            "preemptions": sequence.preemptions,
-        }
+        return ending
 
     def _end(self, sequence: Sequence, reason: str) -> None:
         """Forget a sequence; the scheduler frees its blocks now or when the step in flight is over."""
