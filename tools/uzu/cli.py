@@ -70,7 +70,13 @@ def cli() -> None:
     metavar="KEY=VALUE",
     help="Engine option for 1/model.json; VALUE is JSON, or else text. May be repeated.",
 )
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
+@click.option(
+    "--log-level",
+    type=click.Choice(LOG_LEVELS),
+    default="info",
+    show_default=True,
+    help="How much Triton says.",
+)
 @click.option(
     "--ready-timeout",
     type=click.FloatRange(min=1.0),

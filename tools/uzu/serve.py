@@ -58,7 +58,7 @@ class ServeOptions:
         keep: leave the run directory when it ends.
         triton_ports: HTTP, gRPC and metrics; None means any free one.
         engine_options: go into 1/model.json.
-        log_level: how much the services say.
+        log_level: how much Triton says.
         ready_timeout_s: until the model is loaded.
 
     """
