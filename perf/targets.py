@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -167,22 +169,22 @@ class ServedModel:
         self._ready_text = ready_text
         self._process: asyncio.subprocess.Process | None = None
         self._drain: asyncio.Task[None] | None = None
+        self._lines: deque[str] = deque(maxlen=30)
 
     async def __aenter__(self) -> ServedModel:
         """Start it, and wait until it is ready."""
         self._process = await asyncio.create_subprocess_exec(
             *self._command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
         )
-        lines: list[str] = []
         output = self._process.stdout
         if output is None:
             raise RuntimeError("the child process has no output")
         while line := (await output.readline()).decode():
-            lines.append(line)
+            self._lines.append(line)
             if self._ready_text in line:
-                self._drain = asyncio.create_task(_read_on(output))
+                self._drain = asyncio.create_task(self._read_on(output))
                 return self
-        raise RuntimeError("uzu serve did not start:\n" + "".join(lines[-20:]))
+        raise RuntimeError("uzu serve did not start:\n" + "".join(self._lines))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -193,11 +195,12 @@ class ServedModel:
             await self._process.wait()
         if self._drain is not None:
             await self._drain
+        if error is not None:
+            sys.stderr.write("uzu serve said last:\n" + "".join(self._lines))
 
-
-async def _read_on(output: asyncio.StreamReader) -> None:
-    while await output.readline():
-        pass
+    async def _read_on(self, output: asyncio.StreamReader) -> None:
+        while line := await output.readline():
+            self._lines.append(line.decode())
 
 
 def _raise(error: BaseException) -> None:

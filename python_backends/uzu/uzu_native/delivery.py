@@ -17,7 +17,11 @@ from uzu_contract.response import GenerateChunk
 
 
 class ResponsePort(Protocol):
-    """One client's end. One thread sends at a time, and nothing after a final response."""
+    """One client's end. Its methods are never called at the same time, and none after a final response.
+
+    Both matter: Triton 2.51 frees what `is_cancelled` looks at as soon as a final response is sent, and the
+    whole server crashes when the two meet.
+    """
 
     def send_chunk(self, chunk: GenerateChunk, final: bool) -> None:
         """Send output."""
@@ -52,6 +56,7 @@ class Responder:
         self._port = port
         self._wake = wake
         self._lock = threading.Lock()
+        self._port_lock = threading.Lock()
         self._chunks: list[GenerateChunk] = []
         self._error: RequestError | None = None
         self._gone = False
@@ -76,9 +81,14 @@ class Responder:
         self._signal()
 
     def poll_client(self) -> bool:
-        """Ask whether the client has gone; True the first time that it has."""
-        if self._closed or self._gone or not self._port.is_cancelled():
+        """Ask whether the client has gone; True the first time that it has. Not asked while being sent to."""
+        if not self._port_lock.acquire(blocking=False):
             return False
+        try:
+            if self._closed or self._gone or not self._port.is_cancelled():
+                return False
+        finally:
+            self._port_lock.release()
         with self._lock:
             self._gone = True
         self._signal()
@@ -93,6 +103,10 @@ class Responder:
 
     def deliver(self) -> None:
         """Send what has been collected. For the sending thread."""
+        with self._port_lock:
+            self._deliver()
+
+    def _deliver(self) -> None:
         with self._lock:
             self._queued = False
             if self._closed:

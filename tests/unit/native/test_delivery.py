@@ -1,4 +1,5 @@
 import threading
+import time
 
 from uzu_contract.errors import ErrorCode, RequestError
 from uzu_contract.response import FinishReason, GenerateChunk
@@ -100,6 +101,50 @@ def test_an_error_is_the_final_response():
         responder.on_error(error)
         assert port.final.wait(5)
     assert port.sent == [error]
+
+
+def test_nothing_is_asked_of_a_client_while_sending_or_after_the_end():
+    """Triton crashes when is_cancelled meets the final response."""
+
+    class Strict(Port):
+        def __init__(self) -> None:
+            super().__init__()
+            self.busy = threading.Lock()
+            self.asked = 0
+            self.broken_rules: list[str] = []
+
+        def send_chunk(self, chunk, final):
+            if not self.busy.acquire(blocking=False):
+                self.broken_rules.append("sent while asked")
+                return
+            time.sleep(0.003)
+            super().send_chunk(chunk, final)
+            self.busy.release()
+
+        def is_cancelled(self):
+            self.asked += 1
+            if self.final.is_set():
+                self.broken_rules.append("asked after the end")
+            if not self.busy.acquire(blocking=False):
+                self.broken_rules.append("asked while sending")
+                return False
+            time.sleep(0.003)
+            self.busy.release()
+            return False
+
+    with Harness() as harness:
+        ports = [Strict() for _ in range(8)]
+        responders = [harness.delivery.open(port) for port in ports]
+        for number, responder in enumerate(responders):
+            responder.ticket = number
+        for text in "abcde":
+            time.sleep(0.03)
+            for responder in responders:
+                responder.on_chunk(chunk(text, FinishReason.STOP if text == "e" else None))
+        assert all(port.final.wait(5) for port in ports)
+        time.sleep(0.1)
+    assert sum(port.asked for port in ports) > 8
+    assert [rule for port in ports for rule in port.broken_rules] == []
 
 
 def test_one_broken_client_does_not_stop_the_others():
