@@ -204,7 +204,9 @@ class _MetricsReporter:
     def stop(self) -> None:
         self._stop.set()
         self._thread.join()
-        self._report()
+        # Their destructors talk to the server, and crash the stub when that happens after finalize().
+        self._metric.clear()
+        self._families.clear()
 
     def _run(self) -> None:
         while not self._stop.wait(METRICS_INTERVAL_S):
