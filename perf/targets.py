@@ -18,12 +18,8 @@ from uzu_contract.request import GenerateRequest, TokenPrompt
 from uzu_contract.response import GenerateChunk
 from uzu_contract.sampling import SamplingParams
 from uzu_gateway.engine.triton import TritonEngine
-from uzu_native.detokenizer import Detokenizer
-from uzu_native.engine import Engine
-from uzu_native.model_folder import load_model_folder
-from uzu_native.openvino_executor import OpenVinoExecutor
+from uzu_native.assembly import load_model
 from uzu_native.options import EngineOptions
-from uzu_native.prompt_encoder import PromptEncoder
 
 
 class Target(Protocol):
@@ -72,20 +68,8 @@ class EngineTarget:
     name = "engine alone"
 
     def __init__(self, model_folder: Path) -> None:
-        folder = load_model_folder(model_folder)
         options = EngineOptions(model=str(model_folder))
-        context = folder.context_length or 4096
-        tokenizer = PromptEncoder(folder).tokenizer
-        executor = OpenVinoExecutor(folder.ir_path, options.lane_count, context, None)
-        self._engine = Engine(
-            executor,
-            options,
-            end_token_ids=folder.end_token_ids,
-            context_tokens=context,
-            make_text_stream=lambda stop: Detokenizer(tokenizer, stop),
-            draw_seed=lambda: 0,
-            on_fault=_raise,
-        )
+        self._engine = load_model(options, model_folder, "smollm2", _raise).engine
         self._engine.start()
 
     async def complete(self, prompt: list[int], max_tokens: int) -> int:

@@ -31,6 +31,9 @@ KV_BLOCKS_TOTAL = MetricSpec("uzu_kv_blocks_total", "gauge", "KV blocks in the p
 PROMPT_TOKENS = MetricSpec("uzu_prompt_tokens_total", "counter", "Prompt tokens of admitted requests")
 GENERATED_TOKENS = MetricSpec("uzu_generated_tokens_total", "counter", "Tokens generated")
 PREEMPTIONS = MetricSpec("uzu_preemptions_total", "counter", "Requests that gave their KV blocks back")
+CACHED_TOKENS = MetricSpec("uzu_cached_tokens_total", "counter", "Prompt tokens taken from the prefix cache")
+DRAFTED_TOKENS = MetricSpec("uzu_drafted_tokens_total", "counter", "Tokens guessed and verified")
+ACCEPTED_TOKENS = MetricSpec("uzu_accepted_tokens_total", "counter", "Guesses that were right")
 STEPS = MetricSpec("uzu_steps_total", "counter", "Model steps run")
 STEP_SECONDS = MetricSpec("uzu_step_seconds_total", "counter", "Time spent in model steps, over all streams")
 REQUESTS_FINISHED = MetricSpec(
@@ -45,6 +48,9 @@ METRICS = (
     PROMPT_TOKENS,
     GENERATED_TOKENS,
     PREEMPTIONS,
+    CACHED_TOKENS,
+    DRAFTED_TOKENS,
+    ACCEPTED_TOKENS,
     STEPS,
     STEP_SECONDS,
     REQUESTS_FINISHED,

@@ -13,12 +13,8 @@ from uzu_contract.errors import RequestError
 from uzu_contract.request import GenerateRequest, TokenPrompt
 from uzu_contract.response import GenerateChunk
 from uzu_contract.sampling import SamplingParams
-from uzu_native.detokenizer import Detokenizer
-from uzu_native.engine import Engine
-from uzu_native.model_folder import load_model_folder
-from uzu_native.openvino_executor import OpenVinoExecutor
+from uzu_native.assembly import load_model
 from uzu_native.options import parse_options
-from uzu_native.prompt_encoder import PromptEncoder
 
 
 class Answer:
@@ -50,21 +46,10 @@ class Answer:
 
 class RealEngine:
     def __init__(self, folder_path: Path, **options: object) -> None:
-        folder = load_model_folder(folder_path)
         self.options = parse_options({"model": str(folder_path), **options})
-        context = folder.context_length
-        assert context is not None
-        tokenizer = PromptEncoder(folder).tokenizer
         self.faults: list[BaseException] = []
-        self.engine = Engine(
-            OpenVinoExecutor(folder.ir_path, self.options.lane_count, context, self.options.kv_cache_tokens),
-            self.options,
-            end_token_ids=folder.end_token_ids,
-            context_tokens=context,
-            make_text_stream=lambda stop: Detokenizer(tokenizer, stop),
-            draw_seed=lambda: 0,
-            on_fault=self.faults.append,
-        )
+        loaded = load_model(self.options, folder_path, "smollm2", self.faults.append)
+        self.engine, self.prompts = loaded.engine, loaded.prompts
         self.engine.start()
 
     def run(self, *jobs: tuple[list[int], SamplingParams]) -> list[Answer]:

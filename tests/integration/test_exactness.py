@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from native_engine import random_prompt, real_engine
 
+from uzu_contract.request import ChatPrompt
 from uzu_contract.sampling import SamplingParams
 
 LENGTHS = (1, 2, 3, 31, 32, 33, 34, 65, 129, 300, 700, 2000)
@@ -22,7 +23,7 @@ JOBS = [(prompt, sampling) for prompt in PROMPTS for sampling in (GREEDY, SEEDED
 @pytest.fixture(scope="module")
 def reference(prepared_smollm2: Path) -> list[list[int]]:
     """Each job alone, with nothing cached."""
-    with real_engine(prepared_smollm2, prefix_cache=False) as engine:
+    with real_engine(prepared_smollm2, prefix_cache=False, speculation="off") as engine:
         return [engine.run(job)[0].token_ids for job in JOBS]
 
 
@@ -63,6 +64,34 @@ def test_preempted_as_undisturbed(prepared_smollm2, reference):
         preemptions = engine.engine.metrics.preemptions
     assert preemptions > 0
     assert [a.token_ids for a in answers] == [reference[i] for i in chosen]
+
+
+COPYING = (
+    "Repeat this list, and then repeat it again: alpha, beta, gamma, delta, epsilon, zeta, eta, theta, iota.",
+    "Write the numbers from 1 to 40, one a line.",
+    "def add(a, b):\n    return a + b\n\nRewrite this function five times without changing it.",
+)
+
+
+def test_speculated_as_not(prepared_smollm2):
+    """tensorrtllm_backend#676: batches, streams, greedy and seeded, and guesses that are right and wrong."""
+    answers: dict[str, list[list[int]]] = {}
+    for speculation in ("off", "ngram"):
+        with real_engine(prepared_smollm2, speculation=speculation) as engine:
+            jobs = [
+                (
+                    engine.prompts.encode(ChatPrompt(messages=({"role": "user", "content": text},))),
+                    SamplingParams(max_tokens=96, temperature=temperature, seed=3),
+                )
+                for text in COPYING
+                for temperature in (0, 0.3)
+            ]
+            answers[speculation] = [a.token_ids for job in jobs for a in engine.run(job)]
+            assert [a.token_ids for a in engine.run(*jobs)] == answers[speculation]
+            metrics = engine.engine.metrics
+            assert (metrics.accepted_tokens > 20) == (speculation == "ngram")
+            assert (metrics.drafted_tokens > metrics.accepted_tokens) == (speculation == "ngram")
+    assert answers["ngram"] == answers["off"]
 
 
 def test_different_seeds_differ(prepared_smollm2):

@@ -28,6 +28,7 @@ from uzu_native.output import Ending, ending_of, write_output
 from uzu_native.sampler import Draw, sample
 from uzu_native.scheduler import ScheduledStep, Scheduler
 from uzu_native.sequence import Listener, Sequence, TextStream
+from uzu_native.speculation import Speculator
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class Engine:
         draw_seed: the seed of a request that names none.
         clock: seconds, monotonic.
         on_fault: told of faults that are the engine's own, not a request's.
+        speculator: guesses tokens; None computes one token a step for each request.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Engine:
         draw_seed: Callable[[], int],
         clock: Callable[[], float] = monotonic,
         on_fault: Callable[[BaseException], None],
+        speculator: Speculator | None = None,
     ) -> None:
         self.metrics = EngineMetrics(kv_blocks_total=executor.block_count)
         self.context_tokens = context_tokens
@@ -88,7 +91,8 @@ class Engine:
         self._draw_seed = draw_seed
         self._clock = clock
         self._on_fault = on_fault
-        self._scheduler = Scheduler(BlockPool(executor.block_count, executor.block_size), options)
+        pool = BlockPool(executor.block_count, executor.block_size)
+        self._scheduler = Scheduler(pool, options, speculator)
         self._mailbox: queue.SimpleQueue[_Mail] = queue.SimpleQueue()
         self._live: dict[int, Sequence] = {}
         self._deadlines: list[tuple[float, int]] = []
@@ -267,41 +271,62 @@ class Engine:
             return
         self._scheduler.complete(step)
         sampled = self._sample(logits, step)
-        endings = [self._append(sequence, token) for sequence, token in sampled]
+        endings = [self._append(sequence, tokens) for sequence, tokens in sampled]
         self._launch()
-        for (sequence, token), appended in zip(sampled, endings, strict=True):
-            ending = write_output(sequence, token, appended, self._clock())
-            if ending is not None:
-                self._end(sequence, ending.reason)
+        for (sequence, tokens), appended in zip(sampled, endings, strict=True):
+            self._write(sequence, tokens, appended)
 
-    def _sample(self, logits: NDArray[np.float32], step: ScheduledStep) -> list[tuple[Sequence, int]]:
-        sampling = [entry.sequence for entry in step.entries if entry.samples]
+    def _sample(self, logits: NDArray[np.float32], step: ScheduledStep) -> list[tuple[Sequence, list[int]]]:
+        sampling = [entry for entry in step.entries if entry.samples]
         if not sampling:
             return []
-        draws = [
-            Draw(s.request.sampling, s.seed, s.generated, self._banned(s) if not s.finished else ())
-            for s in sampling
-        ]
-        tokens = sample(logits, draws)
-        return [(s, t) for s, t in zip(sampling, tokens, strict=True) if not s.finished]
+        draws = [self._draw(entry.sequence, entry.draft) for entry in sampling]
+        sampled = []
+        for entry, tokens in zip(sampling, sample(logits, draws), strict=True):
+            sequence = entry.sequence
+            if not sequence.finished:
+                if entry.draft:
+                    sequence.drafts.record(len(entry.draft), len(tokens) - 1)
+                    self.metrics.drafted_tokens += len(entry.draft)
+                    self.metrics.accepted_tokens += len(tokens) - 1
+                sampled.append((sequence, tokens))
+        return sampled
 
-    def _banned(self, sequence: Sequence) -> tuple[int, ...]:
+    def _draw(self, sequence: Sequence, draft: tuple[int, ...]) -> Draw:
         sampling = sequence.request.sampling
-        if sequence.generated >= sampling.min_tokens:
-            return ()
-        ends = () if sampling.ignore_eos else self._end_token_ids
-        return tuple(t for t in (*ends, *sampling.stop_token_ids) if t < self._executor.vocabulary_size)
+        banned: tuple[int, ...] = ()
+        if sequence.generated < sampling.min_tokens:
+            ends = () if sampling.ignore_eos else self._end_token_ids
+            banned = tuple(t for t in (*ends, *sampling.stop_token_ids) if t < self._executor.vocabulary_size)
+        return Draw(sampling, sequence.seed, sequence.generated, draft, banned, sampling.min_tokens)
 
-    def _append(self, sequence: Sequence, token: int) -> Ending | None:
-        """Add a token, and end the sequence for the scheduler when it is the last one."""
-        sequence.token_ids.append(token)
-        self.metrics.generated_tokens += 1
+    def _append(self, sequence: Sequence, tokens: list[int]) -> Ending | None:
+        """Add tokens up to one that is the last, and then end the sequence for the scheduler.
+
+        The tokens but the newest were guessed right, so their keys and values are in place.
+        """
+        sequence.computed += len(tokens) - 1
         if sequence.first_token_s is None:
             sequence.first_token_s = self._clock()
-        ending = ending_of(sequence, self._end_token_ids)
-        if ending is not None:
-            self._scheduler.remove(sequence)
-        return ending
+        for count, token in enumerate(tokens, 1):
+            sequence.token_ids.append(token)
+            ending = ending_of(sequence, self._end_token_ids)
+            if ending is not None:
+                del tokens[count:]
+                self._scheduler.remove(sequence)
+                return ending
+        return None
+
+    def _write(self, sequence: Sequence, tokens: list[int], appended: Ending | None) -> None:
+        """Tell the listener of new tokens, up to one that completes a stop string."""
+        now = self._clock()
+        last = len(tokens) - 1
+        for index, token in enumerate(tokens):
+            self.metrics.generated_tokens += 1
+            ending = write_output(sequence, token, appended if index == last else None, now)
+            if ending is not None:
+                self._end(sequence, ending.reason)
+                return
 
     def _end(self, sequence: Sequence, reason: str) -> None:
         """Forget a sequence; the scheduler frees its blocks now or when the step in flight is over."""

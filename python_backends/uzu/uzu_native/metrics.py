@@ -18,6 +18,8 @@ class EngineMetrics:
     cached_tokens: int = 0
     generated_tokens: int = 0
     preemptions: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     steps: int = 0
     step_seconds: float = 0.0
     finished: Counter[str] = field(default_factory=Counter)

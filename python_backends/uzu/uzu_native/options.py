@@ -12,8 +12,15 @@ from typing import Any
 from uzu_native.errors import OptionsError
 
 
-def _option(default: Any, description: str, low: int | None = None, high: int | None = None) -> Any:
-    return field(default=default, metadata={"description": description, "range": (low, high)})
+def _option(
+    default: Any,
+    description: str,
+    low: int | None = None,
+    high: int | None = None,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    metadata = {"description": description, "range": (low, high), "choices": choices}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +49,14 @@ class EngineOptions:
     lanes: int | None = _option(
         None, "model streams of one thread each; default: the CPUs this process may use, at most 16", 1, 256
     )
+    speculation: str = _option(
+        "ngram",
+        "ngram: guess tokens from the request's own text and verify them; off",
+        choices=("ngram", "off"),
+    )
+    speculation_tokens: int = _option(
+        8, "longest guess, in tokens; how long a guess is follows from what it earns", 1, 64
+    )
     prefix_cache: bool = _option(True, "keep the KV blocks of prompts for later prompts that begin alike")
 
     @property
@@ -64,7 +79,7 @@ def parse_options(raw: Mapping[str, object]) -> EngineOptions:
         if name not in raw and option.default is MISSING:
             raise OptionsError(f"option {name!r} is missing")
     for name, value in raw.items():
-        _check(name, str(known[name].type), known[name].metadata["range"], value)
+        _check(name, str(known[name].type), known[name].metadata, value)
     return EngineOptions(**dict(raw))  # type: ignore[arg-type]
 
 
@@ -86,12 +101,14 @@ def load_options(path: Path) -> EngineOptions:
         raise OptionsError(f"{path}: {error}") from None
 
 
-def _check(name: str, annotation: str, bounds: tuple[int | None, int | None], value: object) -> None:
+def _check(name: str, annotation: str, metadata: Mapping[str, Any], value: object) -> None:
     if value is None and "None" in annotation:
         return
     kind: type = {"str": str, "int": int, "bool": bool}[annotation.split(" ")[0]]
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise OptionsError(f"option {name!r} must be {annotation.replace('None', 'null')}, not {value!r:.60}")
-    low, high = bounds
+    if metadata["choices"] and value not in metadata["choices"]:
+        raise OptionsError(f"option {name!r} must be {' or '.join(metadata['choices'])}, not {value!r:.60}")
+    low, high = metadata["range"]
     if isinstance(value, int) and low is not None and high is not None and not low <= value <= high:
         raise OptionsError(f"option {name!r} must be between {low} and {high}, not {value}")

@@ -82,4 +82,6 @@ def _perf_metrics(sequence: Sequence, now_s: float) -> dict[str, float]:
         "prefill_ms": round(1000 * (first_s - admitted_s), 3),
         "decode_ms": round(1000 * (now_s - first_s), 3),
         "preemptions": sequence.preemptions,
+        "drafted": sequence.drafts.drafted_total,
+        "accepted": sequence.drafts.accepted_total,
     }

@@ -1,4 +1,4 @@
-"""Chooses the next token of each row from its logits.
+"""Chooses the next tokens of each sequence from its logits.
 
 A row's choice depends on its logits, its parameters, its seed and its position alone. The noise is
 counter-based (Philox keyed by the seed, counted by the position) and added to the logits (the Gumbel-max
@@ -22,35 +22,54 @@ so the Gumbel draws lie in [-2.9, 17.4]."""
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One row to sample.
+    """What to sample for one sequence: its next token, and one more after each guess that holds.
 
     Args:
         sampling: the request's parameters.
         seed: key of its noise.
         position: how many tokens it has generated before.
-        banned: tokens that must not be chosen.
+        draft: guesses of the next tokens, to be verified.
+        banned: tokens that must not be chosen before `banned_until` tokens have been generated.
+        banned_until: see `banned`.
     """
 
     sampling: SamplingParams
     seed: int
     position: int
+    draft: tuple[int, ...] = ()
     banned: tuple[int, ...] = ()
+    banned_until: int = 0
 
 
-def sample(logits: NDArray[np.float32], draws: list[Draw]) -> list[int]:
-    """The chosen token of each row.
+def sample(logits: NDArray[np.float32], draws: list[Draw]) -> list[list[int]]:
+    """The new tokens of each sequence, at least one.
+
+    A token is sampled from the model in any case; while it equals the guess, the next row holds the logits
+    that follow it, and another is sampled from those. So guesses change how many tokens come, never which.
 
     Args:
-        logits: [rows, vocabulary]; not changed.
-        draws: one a row.
+        logits: [rows, vocabulary]; not changed. A draw has a row, and one more for each guess.
+        draws: in the order of the rows.
     """
-    if all(d.sampling.temperature == 0 and not d.banned for d in draws):
-        return [int(token) for token in logits.argmax(axis=1)]
-    return [_sample_row(row, draw) for row, draw in zip(logits, draws, strict=True)]
+    is_greedy = [d.sampling.temperature == 0 and d.position >= d.banned_until for d in draws]
+    highest = [int(token) for token in logits.argmax(axis=1)] if any(is_greedy) else []
+    chosen: list[list[int]] = []
+    row = 0
+    for draw, greedy in zip(draws, is_greedy, strict=True):
+        tokens: list[int] = []
+        for guess in (*draw.draft, None):
+            at = row + len(tokens)
+            token = highest[at] if greedy else _sample_row(logits[at], draw, draw.position + len(tokens))
+            tokens.append(token)
+            if token != guess:
+                break
+        chosen.append(tokens)
+        row += 1 + len(draw.draft)
+    return chosen
 
 
-def _sample_row(row: NDArray[np.float32], draw: Draw) -> int:
-    if draw.banned:
+def _sample_row(row: NDArray[np.float32], draw: Draw, position: int) -> int:
+    if draw.banned and position < draw.banned_until:
         row = row.copy()
         row[list(draw.banned)] = -np.inf
     sampling = draw.sampling
@@ -58,7 +77,7 @@ def _sample_row(row: NDArray[np.float32], draw: Draw) -> int:
         return int(row.argmax())
     candidates = _candidates(row, sampling)
     scaled = row[candidates] / np.float32(sampling.temperature)
-    noise = _gumbel(draw.seed, draw.position, len(row))[candidates]
+    noise = _gumbel(draw.seed, position, len(row))[candidates]
     return int(candidates[int((scaled + noise).argmax())])
 
 

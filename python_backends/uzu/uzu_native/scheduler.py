@@ -9,11 +9,12 @@ sequence never run in two lanes at once.
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from uzu_native.block_pool import BlockPool, chain_hashes
 from uzu_native.options import EngineOptions
 from uzu_native.sequence import Sequence
+from uzu_native.speculation import Candidate, Speculator
 from uzu_native.step import Row, StepPlan
 
 
@@ -23,13 +24,15 @@ class Entry:
 
     Args:
         sequence: whose tokens.
-        count: how many tokens are computed.
+        count: how many known tokens are computed.
         samples: whether they are the last known ones, so that the step's logits give the next token.
+        draft: guesses that are computed after them, each with logits of its own.
     """
 
     sequence: Sequence
     count: int
     samples: bool
+    draft: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +59,11 @@ def prompt_chunk(remaining: int, budget: int) -> int:
 class Scheduler:
     """The waiting queue, the running sequences of each lane, and the block pool they share."""
 
-    def __init__(self, pool: BlockPool, options: EngineOptions) -> None:
+    def __init__(self, pool: BlockPool, options: EngineOptions, speculator: Speculator | None = None) -> None:
         self.pool = pool
         self.preemptions = 0
         self._options = options
+        self._speculator = speculator
         self._lane_count = options.lane_count
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
@@ -138,6 +142,7 @@ class Scheduler:
         for sequence in mine:
             if sequence.decodes and self._reserve(sequence, sequence.computed + 1):
                 entries.append(self._take(sequence, 1))
+        entries = self._with_drafts(entries)
         budget = self._options.prefill_tokens_beside_decode if entries else self._options.max_step_tokens
         for sequence in mine:
             if sequence.in_flight or sequence.decodes or sequence not in self._running:
@@ -150,6 +155,27 @@ class Scheduler:
             return None
         rows = tuple(row for entry in entries for row in self._rows(entry))
         return ScheduledStep(StepPlan(lane, rows), tuple(entries))
+
+    def _with_drafts(self, entries: list[Entry]) -> list[Entry]:
+        """Add guesses to sequences that decode, as far as they are worth it and blocks are free."""
+        if self._speculator is None or not entries:
+            return entries
+        drafts = self._speculator.draft(
+            [
+                Candidate(s.token_ids, s.drafts, room=s.max_length - len(s.token_ids) - 1)
+                for s in (entry.sequence for entry in entries)
+            ]
+        )
+        drafted = []
+        for entry, draft in zip(entries, drafts, strict=True):
+            sequence = entry.sequence
+            missing = self.pool.blocks_for(sequence.computed + 1 + len(draft)) - len(sequence.blocks)
+            if draft and self.pool.can_allocate(missing):
+                sequence.blocks += self.pool.allocate(max(0, missing))
+                drafted.append(replace(entry, draft=tuple(draft)))
+            else:
+                drafted.append(entry)
+        return drafted
 
     def _share_out(self, lane: int) -> None:
         """Hand sequences of this idle lane to the lane with the fewest, until the two are even."""
@@ -204,13 +230,13 @@ class Scheduler:
 
     def _rows(self, entry: Entry) -> list[Row]:
         sequence, start, count = entry.sequence, entry.sequence.computed, entry.count
-        tokens = sequence.token_ids[start : start + count]
-        blocks = sequence.blocks[: self.pool.blocks_for(start + count)]
+        tokens = [*sequence.token_ids[start : start + count], *entry.draft]
+        blocks = sequence.blocks[: self.pool.blocks_for(start + len(tokens))]
         if start < sequence.prompt_length:
             return [Row(tokens, start, blocks, entry.samples)]
         last = count - 1
         return [
-            Row([token], start + i, blocks, entry.samples and i == last) for i, token in enumerate(tokens)
+            Row([token], start + i, blocks, entry.samples and i >= last) for i, token in enumerate(tokens)
         ]
 
     def complete(self, step: ScheduledStep) -> None:

@@ -8,6 +8,7 @@ from typing import Protocol
 from uzu_contract.errors import RequestError
 from uzu_contract.request import GenerateRequest
 from uzu_contract.response import GenerateChunk
+from uzu_native.speculation import DraftHistory
 
 
 class Listener(Protocol):
@@ -72,6 +73,7 @@ class Sequence:
     in_flight: bool = False
     finished: bool = False
 
+    drafts: DraftHistory = field(default_factory=DraftHistory)
     cached_tokens: int = 0
     preemptions: int = 0
     admitted_s: float | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import locale
-import secrets
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,16 +18,13 @@ from uzu_contract.errors import ErrorCode, RequestError, unsupported
 from uzu_contract.request import GenerateRequest, Prompt, TextPrompt, decode_request
 from uzu_contract.response import GenerateChunk, encode_chunk
 from uzu_contract.tensors import INPUTS, OUTPUTS
+from uzu_native.assembly import load_model
 from uzu_native.delivery import Delivery, Responder
-from uzu_native.detokenizer import Detokenizer
-from uzu_native.engine import Engine
 from uzu_native.errors import EngineStoppedError, OptionsError
 from uzu_native.metrics import EngineMetrics
-from uzu_native.model_folder import ModelFolder, ModelFolderError, load_model_folder
-from uzu_native.openvino_executor import OpenVinoExecutor
+from uzu_native.model_folder import ModelFolderError
 from uzu_native.openvino_graph import ModelLoadError
-from uzu_native.options import EngineOptions, load_options
-from uzu_native.prompt_encoder import PromptEncoder
+from uzu_native.options import load_options
 
 METRICS_INTERVAL_S = 0.2
 
@@ -70,34 +66,16 @@ class TritonPythonModel:
         self._decoupled = bool(policy.get("decoupled", False))
         version_folder = Path(args["model_repository"]) / args["model_version"]
         options = load_options(version_folder / "model.json")
-        path = version_folder / options.model
-        if options.source and not path.exists():
-            name = args["model_name"]
-            raise ModelFolderError(f"{path} does not exist: fetch {options.source} with: uzu fetch {name}")
-        folder = load_model_folder(path)
-        context = _context_tokens(options, folder)
-        executor = OpenVinoExecutor(folder.ir_path, options.lane_count, context, options.kv_cache_tokens)
-        self._prompts = PromptEncoder(folder)
-        tokenizer = self._prompts.tokenizer
-        self._engine = Engine(
-            executor,
-            options,
-            end_token_ids=folder.end_token_ids,
-            context_tokens=context,
-            make_text_stream=lambda stop: Detokenizer(tokenizer, stop),
-            draw_seed=lambda: secrets.randbits(64),
-            on_fault=_log_fault,
-        )
+        loaded = load_model(options, version_folder, args["model_name"], _log_fault)
+        self._prompts = loaded.prompts
+        self._engine = loaded.engine
         self._delivery = Delivery(self._engine.cancel, _log_fault)
         self._intake = ThreadPoolExecutor(2, thread_name_prefix="uzu-intake")
         self._reporter = _MetricsReporter(self._engine.metrics, args["model_name"])
         self._engine.start()
         self._delivery.start()
         self._reporter.start()
-        pb_utils.Logger.log_info(
-            f"{args['model_name']}: context of {context} tokens, {options.lane_count} lanes, KV cache of "
-            f"{executor.block_count} blocks of {executor.block_size} tokens ({executor.kv_bytes >> 20} MiB)"
-        )
+        pb_utils.Logger.log_info(loaded.summary)
 
     def execute(self, requests: list[pb_utils.InferenceRequest]) -> None:
         """Hand requests over; their responses come when the engine has them."""
@@ -242,12 +220,6 @@ _FIELDS = {spec.name: spec.name.removeprefix("uzu_").removesuffix("_total") for 
     names.KV_BLOCKS_TOTAL.name: "kv_blocks_total",
     names.REQUESTS_FINISHED.name: "finished",
 }
-
-
-def _context_tokens(options: EngineOptions, folder: ModelFolder) -> int:
-    if options.context_tokens is None and folder.context_length is None:
-        raise OptionsError(f"{folder.path} does not say how long its context is: set context_tokens")
-    return min(c for c in (options.context_tokens, folder.context_length) if c is not None)
 
 
 def _log_fault(error: BaseException) -> None:

@@ -12,6 +12,7 @@ from uzu_contract.sampling import SamplingParams
 from uzu_native.engine import Engine
 from uzu_native.executor import FakeExecutor
 from uzu_native.options import EngineOptions
+from uzu_native.speculation import Speculator
 
 END_TOKEN = 63
 
@@ -89,6 +90,7 @@ def make_engine(
     context_tokens: int = 200,
     clock: Callable[[], float] | None = None,
     faults: Faults | None = None,
+    speculator: Speculator | None = None,
     **options: object,
 ) -> Engine:
     def raise_fault(error: BaseException) -> None:
@@ -103,6 +105,7 @@ def make_engine(
         draw_seed=lambda: 7,
         clock=clock or ManualClock(),
         on_fault=raise_fault if faults is None else faults.append,
+        speculator=speculator,
     )
 
 

@@ -17,7 +17,7 @@ def test_defaults():
     ("raw", "message"),
     [
         ({}, "option 'model' is missing"),
-        ({"model": "m", "lane": 2}, r"unknown option 'lane'; known: context_tokens, .*, source$"),
+        ({"model": "m", "lane": 2}, r"unknown option 'lane'; known: context_tokens, .*, speculation_tokens$"),
         ({"model": 3}, "option 'model' must be str, not 3"),
         ({"model": "m", "lanes": True}, "option 'lanes' must be int | null, not True"),
         ({"model": "m", "lanes": 0}, "option 'lanes' must be between 1 and 256, not 0"),

@@ -4,15 +4,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from uzu_contract.sampling import SamplingParams
-from uzu_native.sampler import Draw, sample
+from uzu_native import sampler
+from uzu_native.sampler import Draw
+
+
+def sample(rows, draws):
+    """One token for each draw."""
+    chosen = sampler.sample(rows, draws)
+    assert all(len(tokens) == 1 for tokens in chosen)
+    return [tokens[0] for tokens in chosen]
 
 
 def logits(*rows):
     return np.array(rows, np.float32)
 
 
-def draw(position=0, seed=1, banned=(), **sampling):
-    return Draw(SamplingParams(**sampling), seed, position, banned)
+def draw(position=0, seed=1, banned=(), draft=(), **sampling):
+    return Draw(SamplingParams(**sampling), seed, position, draft, banned, 10**9 if banned else 0)
 
 
 def test_greedy_takes_the_first_of_the_highest():
@@ -87,3 +95,15 @@ def test_extreme_temperatures_and_logits_stay_finite():
     for temperature in (1e-6, 100.0):
         for sampling in ({}, {"top_p": 0.5}, {"top_k": 2}):
             assert sample(row, [draw(temperature=temperature, **sampling)]) == [0]
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"temperature": 1.3}, {"top_k": 5}])
+def test_guesses_change_how_many_tokens_come_and_never_which(sampling):
+    rows = np.random.default_rng(2).normal(0, 1, (5, 50)).astype(np.float32)
+    right = [sample(rows[i : i + 1], [draw(position=3 + i, **sampling)])[0] for i in range(5)]
+    for wrong_at in range(5):
+        guesses = [t if i != wrong_at else (t + 1) % 50 for i, t in enumerate(right[:4])]
+        others = [draw(position=9, **sampling), draw(position=3, draft=tuple(guesses), **sampling)]
+        before, chosen = sampler.sample(np.concatenate([rows[4:], rows]), others)
+        assert before == sample(rows[4:], others[:1])
+        assert chosen == right[: min(wrong_at, 4) + 1]

@@ -1,0 +1,84 @@
+"""Puts the engine together from a model's options: the one place where all its parts meet."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from uzu_native.calibration import calibrate
+from uzu_native.detokenizer import Detokenizer
+from uzu_native.engine import Engine
+from uzu_native.errors import OptionsError
+from uzu_native.model_folder import ModelFolder, ModelFolderError, load_model_folder
+from uzu_native.openvino_executor import OpenVinoExecutor
+from uzu_native.options import EngineOptions
+from uzu_native.prompt_encoder import PromptEncoder
+from uzu_native.speculation import Speculator
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model that can serve once its engine is started.
+
+    Args:
+        engine: not started yet.
+        prompts: turns prompts into tokens.
+        summary: what was loaded, in one line for the log.
+    """
+
+    engine: Engine
+    prompts: PromptEncoder
+    summary: str
+
+
+def load_model(
+    options: EngineOptions, base: Path, name: str, on_fault: Callable[[BaseException], None]
+) -> LoadedModel:
+    """Load what `options.model` names.
+
+    Args:
+        options: of the engine.
+        base: folder at which a relative path starts.
+        name: the model's, for messages.
+        on_fault: told of the engine's own faults.
+
+    Raises:
+        ModelFolderError: nothing is there, or nothing that can be served.
+        ModelLoadError: the graph cannot be run, or does not fit the memory.
+        OptionsError: an option that this model needs is missing.
+    """
+    path = base / options.model
+    if options.source and not path.exists():
+        raise ModelFolderError(f"{path} does not exist: fetch {options.source} with: uzu fetch {name}")
+    folder = load_model_folder(path)
+    context = _context_tokens(options, folder)
+    executor = OpenVinoExecutor(folder.ir_path, options.lane_count, context, options.kv_cache_tokens)
+    prompts = PromptEncoder(folder)
+    speculator = None
+    if options.speculation == "ngram":
+        speculator = Speculator(calibrate(executor, monotonic), options.speculation_tokens)
+    engine = Engine(
+        executor,
+        options,
+        end_token_ids=folder.end_token_ids,
+        context_tokens=context,
+        make_text_stream=lambda stop: Detokenizer(prompts.tokenizer, stop),
+        draw_seed=lambda: secrets.randbits(64),
+        on_fault=on_fault,
+        speculator=speculator,
+    )
+    summary = (
+        f"{name}: context of {context} tokens, {options.lane_count} lanes, KV cache of "
+        f"{executor.block_count} blocks of {executor.block_size} tokens ({executor.kv_bytes >> 20} MiB), "
+        f"speculation {options.speculation}"
+    )
+    return LoadedModel(engine, prompts, summary)
+
+
+def _context_tokens(options: EngineOptions, folder: ModelFolder) -> int:
+    if options.context_tokens is None and folder.context_length is None:
+        raise OptionsError(f"{folder.path} does not say how long its context is: set context_tokens")
+    return min(c for c in (options.context_tokens, folder.context_length) if c is not None)
