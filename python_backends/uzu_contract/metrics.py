@@ -31,6 +31,9 @@ KV_BLOCKS_TOTAL = MetricSpec("uzu_kv_blocks_total", "gauge", "KV blocks in the p
 PROMPT_TOKENS = MetricSpec("uzu_prompt_tokens_total", "counter", "Prompt tokens of admitted requests")
 GENERATED_TOKENS = MetricSpec("uzu_generated_tokens_total", "counter", "Tokens generated")
 PREEMPTIONS = MetricSpec("uzu_preemptions_total", "counter", "Requests that gave their KV blocks back")
+RECOMPUTED_TOKENS = MetricSpec(
+    "uzu_recomputed_tokens_total", "counter", "Tokens computed again after their blocks were taken away"
+)
 CACHED_TOKENS = MetricSpec("uzu_cached_tokens_total", "counter", "Prompt tokens taken from the prefix cache")
 DRAFTED_TOKENS = MetricSpec("uzu_drafted_tokens_total", "counter", "Tokens guessed and verified")
 ACCEPTED_TOKENS = MetricSpec("uzu_accepted_tokens_total", "counter", "Guesses that were right")
@@ -48,6 +51,7 @@ METRICS = (
     PROMPT_TOKENS,
     GENERATED_TOKENS,
     PREEMPTIONS,
+    RECOMPUTED_TOKENS,
     CACHED_TOKENS,
     DRAFTED_TOKENS,
     ACCEPTED_TOKENS,

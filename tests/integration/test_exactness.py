@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,14 +57,21 @@ def test_warm_as_cold(prepared_smollm2, reference):
     assert cached == [max(0, len(prompt) - 2) // 32 * 32 for prompt, _ in JOBS]
 
 
-def test_preempted_as_undisturbed(prepared_smollm2, reference):
-    # Three prompts whose answers need more blocks than the pool has, so that one is thrown out on the way.
-    chosen = [i for i, (prompt, _) in enumerate(JOBS) if len(prompt) in (31, 32, 34)]
-    with real_engine(prepared_smollm2, kv_cache_tokens=32 * 5, prefix_cache=False, lanes=2) as engine:
-        answers = engine.run(*(JOBS[i] for i in chosen))
-        preemptions = engine.engine.metrics.preemptions
-    assert preemptions > 0
-    assert [a.token_ids for a in answers] == [reference[i] for i in chosen]
+def test_preempted_as_undisturbed(prepared_smollm2):
+    # Each answer grows to four blocks, and together they have eight.
+    jobs = [
+        (prompt, replace(sampling, max_tokens=80)) for prompt, sampling in JOBS if len(prompt) in (31, 32)
+    ]
+    with real_engine(prepared_smollm2, prefix_cache=False, speculation="off") as engine:
+        alone = [engine.run(job)[0].token_ids for job in jobs]
+    for speculation in ("off", "ngram"):
+        with real_engine(
+            prepared_smollm2, kv_cache_tokens=32 * 8, prefix_cache=False, speculation=speculation
+        ) as engine:
+            answers = engine.run(*jobs)
+            assert engine.engine.metrics.preemptions > 0
+            assert engine.engine.metrics.recomputed_tokens > 0
+        assert [a.token_ids for a in answers] == alone
 
 
 COPYING = (

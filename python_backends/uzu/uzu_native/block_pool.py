@@ -14,14 +14,14 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 
-def chain_hashes(token_ids: Sequence[int], block_size: int, salt: str, known: list[bytes]) -> list[bytes]:
-    """Hashes of all full blocks of `token_ids`, continuing from those already `known`.
+def chain_hashes(token_ids: Sequence[int], block_size: int, salt: str) -> list[bytes]:
+    """Hashes of all full blocks of `token_ids`.
 
     A block's hash covers the salt, every token before it and its own, so equal hashes mean equal prefixes.
     """
-    hashes = list(known)
-    previous = hashes[-1] if hashes else hashlib.blake2b(salt.encode(), digest_size=16).digest()
-    for begin in range(len(hashes) * block_size, len(token_ids) - block_size + 1, block_size):
+    hashes = []
+    previous = hashlib.blake2b(salt.encode(), digest_size=16).digest()
+    for begin in range(0, len(token_ids) - block_size + 1, block_size):
         tokens = np.asarray(token_ids[begin : begin + block_size], np.int64).tobytes()
         previous = hashlib.blake2b(previous + tokens, digest_size=16).digest()
         hashes.append(previous)
@@ -54,6 +54,10 @@ class BlockPool:
     def cached(self) -> int:
         """Blocks that are findable by their prefix."""
         return len(self._hash_of)
+
+    def count_unshared(self, blocks: Iterable[int]) -> int:
+        """How many of these blocks would become available if their owner gave them back."""
+        return sum(self._references[block] == 1 for block in blocks)
 
     def blocks_for(self, tokens: int) -> int:
         """How many blocks hold so many tokens."""

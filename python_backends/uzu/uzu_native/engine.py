@@ -130,6 +130,7 @@ class Engine:
                 listener=listener,
                 text_stream=self._make_text_stream(sampling.stop),
                 arrival_s=now,
+                rank=(now + request.priority * self._options.priority_step_ms / 1000, self._ordinal),
                 deadline_s=None if request.deadline_ms is None else now + request.deadline_ms / 1000,
             )
             self._mailbox.put(_Submitted(sequence))
@@ -364,3 +365,4 @@ class Engine:
         metrics.requests_waiting = len(scheduler.waiting)
         metrics.kv_blocks_used = scheduler.pool.used
         metrics.preemptions = scheduler.preemptions
+        metrics.recomputed_tokens = scheduler.recomputed_tokens

@@ -18,6 +18,7 @@ class EngineMetrics:
     cached_tokens: int = 0
     generated_tokens: int = 0
     preemptions: int = 0
+    recomputed_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     steps: int = 0

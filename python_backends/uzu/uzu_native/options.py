@@ -42,6 +42,13 @@ class EngineOptions:
     )
     max_sequences: int = _option(64, "requests that run at the same time", 1, 4096)
     max_waiting: int = _option(1024, "requests that may wait; more are refused as overloaded", 0, 1 << 20)
+    priority_step_ms: int = _option(
+        1000,
+        "head start of each step of priority: a request is overtaken by those that come that much later",
+        0,
+        3_600_000,
+    )
+    max_preemptions: int = _option(3, "how often a request may lose its blocks to higher priorities", 0, 1000)
     max_step_tokens: int = _option(512, "prompt tokens that one lane computes in one step", 16, 1 << 16)
     prefill_tokens_beside_decode: int = _option(
         64, "prompt tokens added to a step that also decodes: less is smoother streams", 4, 1 << 16

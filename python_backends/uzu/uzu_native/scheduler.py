@@ -12,10 +12,14 @@ import bisect
 from dataclasses import dataclass, replace
 
 from uzu_native.block_pool import BlockPool, chain_hashes
+from uzu_native.lanes import Lanes
 from uzu_native.options import EngineOptions
 from uzu_native.sequence import Sequence
 from uzu_native.speculation import Candidate, Speculator
 from uzu_native.step import Row, StepPlan
+
+LONG_PROMPT_CHUNKS = 4
+"""A prompt is long when it would take more chunks than this beside sequences that decode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +66,10 @@ class Scheduler:
     def __init__(self, pool: BlockPool, options: EngineOptions, speculator: Speculator | None = None) -> None:
         self.pool = pool
         self.preemptions = 0
+        self.recomputed_tokens = 0
         self._options = options
         self._speculator = speculator
-        self._lane_count = options.lane_count
+        self._lanes = Lanes(options.lane_count, LONG_PROMPT_CHUNKS * options.prefill_tokens_beside_decode)
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
 
@@ -85,6 +90,10 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence by its rank; one that was preempted so gets its old place back."""
+        if self._options.prefix_cache and not sequence.block_hashes:
+            prompt = sequence.token_ids[: sequence.prompt_length]
+            salt = sequence.request.cache_salt
+            sequence.block_hashes = chain_hashes(prompt, self.pool.block_size, salt)
         bisect.insort(self._waiting, sequence, key=lambda s: s.rank)
 
     def remove(self, sequence: Sequence) -> None:
@@ -96,34 +105,90 @@ class Scheduler:
             self._leave(sequence)
 
     def admit(self) -> list[Sequence]:
-        """Give blocks to waiting sequences, best rank first, as long as the next one fits."""
+        """Give blocks to waiting sequences, best rank first.
+
+        A sequence whose prefix is being computed for another waits for that, and lets others pass. One that
+        does not fit throws out sequences of lower priority, if that makes it fit, and else holds up the rest.
+        """
         admitted = []
-        while self._waiting and len(self._running) < self._options.max_sequences:
-            if not self._start(self._waiting[0]):
+        for sequence in tuple(self._waiting):
+            sequence.hits = sequence.block_hashes[: self._usable_hits(sequence)]
+            if self._prefix_is_coming(sequence):
+                continue
+            if not self._fits(sequence) and not self._make_room(sequence):
                 break
-            admitted.append(self._waiting.pop(0))
+            self._start(sequence)
+            self._waiting.remove(sequence)
+            admitted.append(sequence)
         return admitted
 
-    def _start(self, sequence: Sequence) -> bool:
-        pool = self.pool
-        hits: list[bytes] = []
-        if self._options.prefix_cache:
-            prompt = sequence.token_ids[: sequence.prompt_length]
-            salt = sequence.request.cache_salt
-            sequence.block_hashes = chain_hashes(prompt, pool.block_size, salt, sequence.block_hashes)
-            hits = sequence.block_hashes[: self._usable_hits(sequence)]
-        missing = pool.blocks_for(len(sequence.token_ids) + 1) - len(hits)
-        # One spare block for each running sequence: who is admitted into the last block is preempted at once.
-        if missing + len(self._running) > pool.available - pool.idle_among(hits):
+    def _prefix_is_coming(self, sequence: Sequence) -> bool:
+        """Whether a running sequence of no lower priority is computing the next block that this one needs."""
+        next_block = sequence.block_hashes[len(sequence.hits) :][:1]
+        if not next_block or self.pool.match(next_block):
             return False
-        sequence.blocks = pool.acquire(hits)
-        sequence.computed = len(hits) * pool.block_size
-        sequence.published = len(hits)
+        return any(
+            s.request.priority <= sequence.request.priority and next_block[0] in s.block_hashes[s.published :]
+            for s in self._running
+        )
+
+    def _missing(self, sequence: Sequence) -> int:
+        """Blocks that must be free for it to start, beside the cached ones.
+
+        One spare block for each running sequence is among them: who is admitted into the last block is
+        preempted at once.
+        """
+        pool, hits = self.pool, sequence.hits
+        own = pool.blocks_for(len(sequence.token_ids) + 1) - len(hits)
+        return own + pool.idle_among(hits) + len(self._running)
+
+    def _fits(self, sequence: Sequence) -> bool:
+        has_slot = len(self._running) < self._options.max_sequences
+        return has_slot and self._missing(sequence) <= self.pool.available
+
+    def _make_room(self, sequence: Sequence) -> bool:
+        """Preempt for a sequence of higher priority, lowest rank first, unless it would be in vain.
+
+        A sequence that has been thrown out `max_preemptions` times is left in peace.
+        """
+        victims = sorted(
+            (s for s in self._running if self._may_be_thrown_out_for(s, sequence)), key=lambda s: s.rank
+        )
+        chosen: list[Sequence] = []
+        blocks = self.pool.available
+        slots = self._options.max_sequences - len(self._running)
+        while slots < 1 or blocks < self._missing(sequence) - len(chosen):
+            if not victims:
+                return False
+            chosen.append(victims.pop())
+            blocks += self.pool.count_unshared(chosen[-1].blocks)
+            slots += 1
+        for victim in chosen:
+            self.preempt(victim)
+        # Blocks that a victim shared with this sequence's own prefix were counted twice.
+        return self._fits(sequence)
+
+    def _may_be_thrown_out_for(self, victim: Sequence, sequence: Sequence) -> bool:
+        return (
+            not victim.in_flight
+            and victim.request.priority > sequence.request.priority
+            and victim.rank > sequence.rank
+            and victim.preemptions < self._options.max_preemptions
+        )
+
+    def _start(self, sequence: Sequence) -> None:
+        sequence.lane = self._lanes.choose(sequence, self._running)
+        pool = self.pool
+        own = pool.blocks_for(len(sequence.token_ids) + 1) - len(sequence.hits)
+        sequence.blocks = pool.acquire(sequence.hits)
+        sequence.blocks += pool.allocate(own)
+        sequence.computed = len(sequence.hits) * self.pool.block_size
+        sequence.published = len(sequence.hits)
         if sequence.preemptions == 0:
             sequence.cached_tokens = sequence.computed
-        sequence.lane = min(range(self._lane_count), key=self._load)
+        else:
+            self.recomputed_tokens += max(0, sequence.lost_tokens - sequence.computed)
         self._running.append(sequence)
-        return True
 
     def _usable_hits(self, sequence: Sequence) -> int:
         hits = self.pool.match(sequence.block_hashes)
@@ -131,12 +196,9 @@ class Scheduler:
         needs_logits = sequence.generated == 0
         return hits - 1 if hits and (rest == 1 or (rest == 0 and needs_logits)) else hits
 
-    def _load(self, lane: int) -> int:
-        return sum(s.lane == lane for s in self._running)
-
     def schedule(self, lane: int) -> ScheduledStep | None:
         """The next step of an idle lane, or None when it has nothing that it could compute now."""
-        self._share_out(lane)
+        self._lanes.share_out(lane, self._running)
         mine = sorted((s for s in self._running if s.lane == lane and not s.in_flight), key=lambda s: s.rank)
         entries: list[Entry] = []
         for sequence in mine:
@@ -177,13 +239,6 @@ class Scheduler:
                 drafted.append(entry)
         return drafted
 
-    def _share_out(self, lane: int) -> None:
-        """Hand sequences of this idle lane to the lane with the fewest, until the two are even."""
-        poorest = min(range(self._lane_count), key=self._load)
-        movable = [s for s in self._running if s.lane == lane and not s.in_flight]
-        for sequence in movable[len(movable) - (self._load(lane) - self._load(poorest)) // 2 :]:
-            sequence.lane = poorest
-
     def _chunk(self, sequence: Sequence, budget: int) -> int:
         rest = sequence.prompt_length - sequence.computed
         if rest > 0:
@@ -222,6 +277,7 @@ class Scheduler:
         self._running.remove(sequence)
         self.pool.release(sequence.blocks)
         sequence.blocks = []
+        sequence.lost_tokens = sequence.computed
         sequence.computed = 0
         sequence.published = 0
         sequence.preemptions += 1

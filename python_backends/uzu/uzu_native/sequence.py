@@ -43,7 +43,7 @@ class Sequence:
     keys and values in `blocks`. A sequence decodes when only its last known token is not computed.
 
     Args:
-        ordinal: arrival order; with the priority it is the sequence's rank.
+        ordinal: arrival order.
         request: what the client asked for.
         token_ids: known tokens.
         prompt_length: how many of them are the prompt.
@@ -52,6 +52,9 @@ class Sequence:
         listener: who gets the output.
         text_stream: turns its tokens into text and finds stop strings.
         arrival_s: on the engine's clock, in seconds.
+        rank: lower goes first. Its first part is the arrival plus a delay for each step of priority, in
+            seconds, so a low priority is overtaken by those who come soon after, not by all who ever come.
+        deadline_s: on the engine's clock; None for no deadline.
     """
 
     ordinal: int
@@ -63,10 +66,12 @@ class Sequence:
     listener: Listener
     text_stream: TextStream
     arrival_s: float
+    rank: tuple[float, int]
     deadline_s: float | None = None
 
     blocks: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)
+    hits: list[bytes] = field(default_factory=list)
     computed: int = 0
     published: int = 0
     lane: int = 0
@@ -76,15 +81,11 @@ class Sequence:
     drafts: DraftHistory = field(default_factory=DraftHistory)
     cached_tokens: int = 0
     preemptions: int = 0
+    lost_tokens: int = 0
     admitted_s: float | None = None
     first_token_s: float | None = None
     unsent_tokens: list[int] = field(default_factory=list)
     unsent_text: list[str] = field(default_factory=list)
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """Lower goes first: priority, then arrival."""
-        return (self.request.priority, self.ordinal)
 
     @property
     def generated(self) -> int:

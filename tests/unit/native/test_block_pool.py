@@ -20,7 +20,7 @@ def test_allocate_and_release():
 
 def test_published_blocks_are_found_until_their_memory_is_needed():
     pool = BlockPool(3, 2)
-    hashes = chain_hashes([1, 2, 3, 4, 5], 2, "", [])
+    hashes = chain_hashes([1, 2, 3, 4, 5], 2, "")
     assert len(hashes) == 2
     blocks = pool.allocate(2)
     for block, block_hash in zip(blocks, hashes, strict=True):
@@ -45,14 +45,14 @@ def test_integrity_check_finds_a_leak():
 
 @given(st.lists(st.integers(0, 9), max_size=40), st.integers(1, 8), st.text(max_size=3))
 def test_hashes_chain(tokens, block_size, salt):
-    hashes = chain_hashes(tokens, block_size, salt, [])
+    hashes = chain_hashes(tokens, block_size, salt)
     assert len(hashes) == len(tokens) // block_size
-    assert chain_hashes(tokens, block_size, salt, hashes[: len(hashes) // 2]) == hashes
+    assert chain_hashes([*tokens, 1], block_size, salt)[: len(hashes)] == hashes
     assert len(set(hashes)) == len(hashes)
     if hashes:
-        assert chain_hashes(tokens, block_size, salt + "x", [])[0] != hashes[0]
+        assert chain_hashes(tokens, block_size, salt + "x")[0] != hashes[0]
         changed = [tokens[0] + 1, *tokens[1:]]
-        assert set(chain_hashes(changed, block_size, salt, [])).isdisjoint(hashes)
+        assert set(chain_hashes(changed, block_size, salt)).isdisjoint(hashes)
 
 
 @settings(max_examples=200)

@@ -18,6 +18,7 @@ def make_sequence(ordinal: int, length: int = 9, max_tokens: int = 8, priority: 
         listener=Recorder(),
         text_stream=WordStream(),
         arrival_s=0.0,
+        rank=(float(priority), ordinal),
     )
 
 
@@ -76,7 +77,7 @@ class Simulation:
     """Drives the scheduler as the engine does, with steps that end in any order."""
 
     def __init__(self, blocks: int, lanes: int) -> None:
-        self.options = make_options(lanes=lanes, max_sequences=6)
+        self.options = make_options(lanes=lanes, max_sequences=6, prefill_tokens_beside_decode=4)
         self.scheduler = Scheduler(BlockPool(blocks, 4), self.options)
         self.flying: dict[int, ScheduledStep] = {}
         self.live: dict[int, Sequence] = {}
@@ -139,7 +140,7 @@ def test_random_traffic_leaks_nothing_and_starves_nobody(actions, blocks, lanes)
     simulation = Simulation(blocks, lanes)
     for action, number in actions:
         if action == "submit":
-            simulation.submit(1 + number % 20, 1 + number % 11, number % 3)
+            simulation.submit(1 + number % 20, 1 + number % 11, number % 3 * 10)
         elif action == "cancel":
             simulation.cancel(number)
         elif action == "launch":
@@ -156,3 +157,134 @@ def test_random_traffic_leaks_nothing_and_starves_nobody(actions, blocks, lanes)
         simulation.scheduler.check_integrity()
     assert not simulation.live
     assert simulation.scheduler.pool.used == 0
+
+
+def running(count, lanes, **changes):
+    """A scheduler with so many sequences that decode."""
+    options = {"lanes": lanes, "prefill_tokens_beside_decode": 4, **changes}
+    scheduler = Scheduler(BlockPool(256, 4), make_options(**options))
+    for i in range(count):
+        scheduler.add(make_sequence(i, priority=20))
+    scheduler.admit()
+    for _ in range(20):
+        if all(s.decodes for s in scheduler.running):
+            return scheduler
+        advance(scheduler, lanes)
+    raise AssertionError("they do not get to decode")
+
+
+def advance(scheduler, lanes):
+    """One step of every lane."""
+    steps = [step for lane in range(lanes) if (step := scheduler.schedule(lane)) is not None]
+    for step in steps:
+        scheduler.complete(step)
+        for entry in step.entries:
+            if entry.samples:
+                entry.sequence.token_ids.append(1)
+    return steps
+
+
+def test_a_long_prompt_gets_a_lane_to_itself_while_others_decode():
+    scheduler = running(8, lanes=2)
+    assert sorted(s.lane for s in scheduler.running) == [0] * 4 + [1] * 4
+    long = make_sequence(99, length=100)
+    scheduler.add(long)
+    scheduler.admit()
+    advance(scheduler, 2)
+    beside = [s for s in scheduler.running if s.lane == long.lane and s is not long]
+    assert beside == []
+    step = scheduler.schedule(long.lane)
+    assert [len(row.token_ids) for row in step.plan.rows] == [16]
+    scheduler.complete(step)
+    short = make_sequence(100, length=6)
+    scheduler.add(short)
+    scheduler.admit()
+    assert short.lane != long.lane
+    for _ in range(10):
+        advance(scheduler, 2)
+    assert long.computed >= 100
+    lanes = [s.lane for s in scheduler.running]
+    assert abs(lanes.count(0) - lanes.count(1)) <= 1
+
+
+def test_long_prompts_share_the_lanes_when_nobody_decodes():
+    scheduler = Scheduler(BlockPool(256, 4), make_options(lanes=2, prefill_tokens_beside_decode=4))
+    for i in range(4):
+        scheduler.add(make_sequence(i, length=100))
+    scheduler.admit()
+    assert sorted(s.lane for s in scheduler.running) == [0, 0, 1, 1]
+
+
+def test_higher_priority_throws_out_the_lowest_rank_and_no_more_than_needed():
+    scheduler = running(6, lanes=1, max_sequences=6)
+    high = make_sequence(99, priority=0)
+    scheduler.add(high)
+    assert scheduler.admit() == [high]
+    assert [s.ordinal for s in scheduler.waiting] == [5]
+    assert scheduler.preemptions == 1
+    equal = make_sequence(100, priority=20)
+    scheduler.add(equal)
+    assert scheduler.admit() == []
+    scheduler.check_integrity()
+
+
+def test_throwing_out_is_not_done_in_vain():
+    scheduler = Scheduler(BlockPool(10, 4), make_options(lanes=1))
+    low, equal = make_sequence(1, length=9, priority=20), make_sequence(2, length=17, priority=5)
+    for sequence in (low, equal):
+        scheduler.add(sequence)
+    assert len(scheduler.admit()) == 2
+    scheduler.add(make_sequence(3, length=30, priority=5))
+    assert scheduler.admit() == []
+    assert scheduler.preemptions == 0
+
+
+def test_a_victim_is_left_in_peace_after_so_many_times():
+    scheduler = running(1, lanes=1, max_sequences=1, max_preemptions=2)
+    victim = scheduler.running[0]
+    for i in range(4):
+        high = make_sequence(100 + i, priority=0)
+        scheduler.add(high)
+        admitted = scheduler.admit()
+        if i < 2:
+            assert admitted == [high]
+            scheduler.remove(high)
+            assert scheduler.admit() == [victim]
+        else:
+            assert admitted == []
+            scheduler.remove(high)
+    assert victim.preemptions == 2
+    # Of the nine tokens lost the first time, four came from the cache; the second time nothing else was lost.
+    assert scheduler.recomputed_tokens == 5
+
+
+def test_a_low_priority_is_not_overtaken_for_ever():
+    scheduler = Scheduler(BlockPool(64, 4), make_options())
+    low = make_sequence(1, priority=20)
+    scheduler.add(low)
+    late = make_sequence(2, priority=0)
+    late.rank = (21.0, 2)
+    scheduler.add(late)
+    assert scheduler.waiting == (low, late)
+
+
+def test_who_needs_a_prefix_that_is_being_computed_waits_for_it():
+    scheduler = Scheduler(BlockPool(64, 4), make_options(lanes=1))
+    first, same, other = (make_sequence(i, length=41, priority=10) for i in (1, 2, 3))
+    same.token_ids = [*first.token_ids[:40], 59]
+    for sequence in (first, same, other):
+        scheduler.add(sequence)
+    assert scheduler.admit() == [first, other]
+    for _ in range(6):
+        assert scheduler.waiting == (same,) or same in scheduler.running
+        advance(scheduler, 1)
+        scheduler.admit()
+    assert same.cached_tokens == 36
+    urgent = make_sequence(4, length=41, priority=0)
+    again = make_sequence(5, length=41, priority=20)
+    again.token_ids = [58] * 41
+    urgent.token_ids = [58] * 41
+    scheduler.add(again)
+    assert scheduler.admit() == [again]
+    scheduler.add(urgent)
+    assert scheduler.admit() == [urgent], "nobody waits for a lower priority"
