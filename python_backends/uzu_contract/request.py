@@ -27,6 +27,7 @@ from uzu_contract.tensors import (
 
 DEFAULT_PRIORITY = 10
 MAX_PRIORITY = 1000
+MAX_DEADLINE_MS = 7 * 24 * 3600 * 1000
 OPERATIONS = ("generate", "tokenize", "detokenize", "embed", "score")
 Tensors = Mapping[str, NDArray[Any]]
 
@@ -261,7 +262,7 @@ def _decode_parameters(parameters: Mapping[str, object]) -> dict[str, Any]:
     decoded: dict[str, Any] = {}
     for name, key, low, high in (
         ("uzu_priority", "priority", -MAX_PRIORITY, MAX_PRIORITY),
-        ("uzu_deadline_ms", "deadline_ms", 0, 2**53),
+        ("uzu_deadline_ms", "deadline_ms", 0, MAX_DEADLINE_MS),
     ):
         value = parameters.get(name)
         if value is None:

@@ -11,6 +11,8 @@ from uzu_contract.errors import invalid, unsupported
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 1024
+GREEDY_BELOW = 1e-4
+"""Dividing by less leaves one candidate anyway, and float32 cannot hold the quotients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +21,7 @@ class SamplingParams:
 
     Args:
         max_tokens: tokens to generate at most; None is what fits the context.
-        temperature: 0 is greedy; else logits are divided by it.
+        temperature: 0 is greedy, and so is whatever is below `GREEDY_BELOW`; else logits are divided by it.
         top_p: keep the smallest set of tokens whose probability reaches it; 1 keeps all.
         top_k: keep the k most likely tokens; 0 keeps all.
         min_p: drop tokens less likely than this share of the most likely one; 0 keeps all.
@@ -118,7 +120,7 @@ def _boolean(name: str, value: object) -> bool:
 
 _READERS: dict[str, Callable[[Any], Any]] = {
     "max_tokens": lambda v: _integer("max_tokens", v, 1, 2**31 - 1),
-    "temperature": lambda v: _number("temperature", v, 0, 100),
+    "temperature": lambda v: _temperature(v),
     "top_p": lambda v: _top_p(v),
     "top_k": _top_k,
     "min_p": lambda v: _number("min_p", v, 0, 1),
@@ -128,6 +130,11 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "ignore_eos": lambda v: _boolean("ignore_eos", v),
     "min_tokens": lambda v: _integer("min_tokens", v, 0, 2**31 - 1),
 }
+
+
+def _temperature(value: object) -> float:
+    temperature = _number("temperature", value, 0, 100)
+    return 0.0 if temperature < GREEDY_BELOW else temperature
 
 
 def _top_p(value: object) -> float:

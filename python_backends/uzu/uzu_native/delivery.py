@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from uzu_contract.errors import RequestError
+from uzu_contract.errors import ErrorCode, RequestError
 from uzu_contract.response import GenerateChunk
 
 
@@ -115,11 +115,20 @@ class Responder:
             final = bool(chunks) and chunks[-1].finish_reason is not None
             self._closed = final or self._error is not None or self._gone
         if final or (chunks and not self._closed):
-            self._port.send_chunk(join_chunks(chunks), final)
+            self._send_chunk(join_chunks(chunks), final)
         elif self._error is not None:
             self._port.send_error(self._error)
         elif self._gone:
             self._port.send_end()
+
+    def _send_chunk(self, chunk: GenerateChunk, final: bool) -> None:
+        try:
+            self._port.send_chunk(chunk, final)
+        except Exception:
+            # Whoever waits for the end must get one, or waits for ever.
+            self._closed = True
+            self._port.send_error(RequestError(ErrorCode.ENGINE_FAILED, "the answer could not be sent"))
+            raise
 
 
 class Delivery:

@@ -12,7 +12,7 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import monotonic
+from time import monotonic, sleep
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,11 @@ class _Stop:
 
 
 _Mail = _Submitted | _Cancelled | _LaneDone | _Stop
+
+
+FAULT_MESSAGE = "the engine failed; see the server's log"
+LONGEST_WAIT_S = 60.0
+"""The loop looks around at least so often, and never hands the queue a time that it cannot hold."""
 
 
 class Engine:
@@ -159,7 +164,6 @@ class Engine:
     def run_until_idle(self) -> None:
         """Work in the calling thread until nothing is left to do (for tests and benchmarks)."""
         while not self._mailbox.empty() or self._scheduler.has_work:
-            self._launch()
             if self._mailbox.empty() and not self._in_flight:
                 raise RuntimeError("work is left, and nothing of it can be scheduled")
             self._turn()
@@ -195,16 +199,20 @@ class Engine:
     # The engine's thread
 
     def _run(self) -> None:
+        faults = 0
         while not (self._stopping and not self._in_flight and self._mailbox.empty()):
             try:
                 self._turn()
+                faults = 0
             except Exception as error:  # the loop must outlive any single fault
+                faults += 1
                 self._on_fault(error)
-                self._fail_all(ErrorCode.ENGINE_FAILED, "the engine failed; see the server's log")
+                self._fail_all(ErrorCode.ENGINE_FAILED, FAULT_MESSAGE)
+                # A fault that comes back at once must not fill the log.
+                sleep(min(1.0, 0.01 * 2**faults))
 
     def _turn(self) -> None:
-        """Put idle lanes to work, wait for news, and act on all of it."""
-        self._launch()
+        """Wait for news, act on all of it, and put idle lanes to work."""
         try:
             self._handle(self._mailbox.get(timeout=self._patience_s()))
             while True:
@@ -212,7 +220,7 @@ class Engine:
         except queue.Empty:
             pass
         self._expire()
-        self._observe()
+        self._launch()
 
     def _handle(self, mail: _Mail) -> None:
         match mail:
@@ -229,8 +237,8 @@ class Engine:
     def _accept(self, sequence: Sequence) -> None:
         if self._stopping:
             self._refuse(sequence, ErrorCode.SHUTTING_DOWN, "the model is being unloaded")
-        elif len(self._scheduler.waiting) > self._options.max_waiting:
-            message = f"{len(self._scheduler.waiting)} requests are waiting already"
+        elif self._scheduler.is_full and self._scheduler.queue_length >= self._options.max_waiting:
+            message = f"{self._scheduler.queue_length} requests are waiting already"
             self._refuse(sequence, ErrorCode.OVERLOADED, message)
         else:
             self._live[sequence.ordinal] = sequence
@@ -249,10 +257,23 @@ class Engine:
         for lane in tuple(self._idle_lanes):
             step = self._scheduler.schedule(lane)
             if step is not None:
-                self._idle_lanes.remove(lane)
-                self._in_flight[lane] = (step, self._clock())
-                self._executor.start(step.plan, self._lane_done)
+                self._start(lane, step)
         self._observe()
+
+    def _start(self, lane: int, step: ScheduledStep) -> None:
+        self._idle_lanes.remove(lane)
+        self._in_flight[lane] = (step, self._clock())
+        try:
+            self._executor.start(step.plan, self._lane_done)
+        except Exception as error:  # the lane is not running: nobody would take the step back
+            del self._in_flight[lane]
+            self._idle_lanes.append(lane)
+            self._abandon(step, error)
+
+    def _abandon(self, step: ScheduledStep, error: BaseException) -> None:
+        self._on_fault(error)
+        for sequence in self._scheduler.abandon(step):
+            self._refuse(sequence, ErrorCode.ENGINE_FAILED, FAULT_MESSAGE)
 
     def _lane_done(self, lane: int) -> None:
         self._mailbox.put(_LaneDone(lane))
@@ -266,9 +287,7 @@ class Engine:
         try:
             logits = self._executor.finish(lane)
         except ExecutionError as error:
-            self._on_fault(error)
-            for sequence in self._scheduler.abandon(step):
-                self._refuse(sequence, ErrorCode.ENGINE_FAILED, "the engine failed; see the server's log")
+            self._abandon(step, error)
             return
         self._scheduler.complete(step)
         sampled = self._sample(logits, step)
@@ -285,7 +304,10 @@ class Engine:
         sampled = []
         for entry, tokens in zip(sampling, sample(logits, draws), strict=True):
             sequence = entry.sequence
-            if not sequence.finished:
+            if isinstance(tokens, Exception):
+                self._on_fault(tokens)
+                self._refuse(sequence, ErrorCode.ENGINE_FAILED, FAULT_MESSAGE)
+            elif not sequence.finished:
                 if entry.draft:
                     sequence.drafts.record(len(entry.draft), len(tokens) - 1)
                     self.metrics.drafted_tokens += len(entry.draft)
@@ -345,11 +367,12 @@ class Engine:
     def _fail_all(self, code: ErrorCode, message: str) -> None:
         for sequence in tuple(self._live.values()):
             self._refuse(sequence, code, message)
+        self._deadlines.clear()
 
     def _patience_s(self) -> float | None:
         if not self._deadlines:
             return None
-        return max(0.0, self._deadlines[0][0] - self._clock())
+        return min(LONGEST_WAIT_S, max(0.0, self._deadlines[0][0] - self._clock()))
 
     def _expire(self) -> None:
         now = self._clock()

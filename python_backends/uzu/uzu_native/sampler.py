@@ -41,8 +41,8 @@ class Draw:
     banned_until: int = 0
 
 
-def sample(logits: NDArray[np.float32], draws: list[Draw]) -> list[list[int]]:
-    """The new tokens of each sequence, at least one.
+def sample(logits: NDArray[np.float32], draws: list[Draw]) -> list[list[int] | Exception]:
+    """The new tokens of each sequence, at least one; or what went wrong with it, which is no other's fault.
 
     A token is sampled from the model in any case; while it equals the guess, the next row holds the logits
     that follow it, and another is sampled from those. So guesses change how many tokens come, never which.
@@ -53,19 +53,29 @@ def sample(logits: NDArray[np.float32], draws: list[Draw]) -> list[list[int]]:
     """
     is_greedy = [d.sampling.temperature == 0 and d.position >= d.banned_until for d in draws]
     highest = [int(token) for token in logits.argmax(axis=1)] if any(is_greedy) else []
-    chosen: list[list[int]] = []
+    chosen: list[list[int] | Exception] = []
     row = 0
     for draw, greedy in zip(draws, is_greedy, strict=True):
-        tokens: list[int] = []
-        for guess in (*draw.draft, None):
-            at = row + len(tokens)
-            token = highest[at] if greedy else _sample_row(logits[at], draw, draw.position + len(tokens))
-            tokens.append(token)
-            if token != guess:
-                break
-        chosen.append(tokens)
+        try:
+            chosen.append(_verify(logits[row:], highest[row:] if greedy else None, draw))
+        except Exception as error:
+            chosen.append(error)
         row += 1 + len(draw.draft)
     return chosen
+
+
+def _verify(logits: NDArray[np.float32], highest: list[int] | None, draw: Draw) -> list[int]:
+    """Tokens from consecutive rows, up to the first that differs from the guess."""
+    tokens: list[int] = []
+    for index, guess in enumerate((*draw.draft, None)):
+        if highest is not None:
+            token = highest[index]
+        else:
+            token = _sample_row(logits[index], draw, draw.position + index)
+        tokens.append(token)
+        if token != guess:
+            break
+    return tokens
 
 
 def _sample_row(row: NDArray[np.float32], draw: Draw, position: int) -> int:
@@ -76,21 +86,21 @@ def _sample_row(row: NDArray[np.float32], draw: Draw, position: int) -> int:
     if sampling.temperature == 0 or sampling.top_k == 1:
         return int(row.argmax())
     candidates = _candidates(row, sampling)
-    scaled = row[candidates] / np.float32(sampling.temperature)
-    noise = _gumbel(draw.seed, position, len(row))[candidates]
+    scaled = row[candidates].astype(np.float64) / sampling.temperature
+    noise = _gumbel(draw.seed, position, len(row), candidates)
     return int(candidates[int((scaled + noise).argmax())])
 
 
-def _gumbel(seed: int, position: int, vocabulary: int) -> NDArray[np.float32]:
-    """Noise for every token of the vocabulary, so that a token's draw does not depend on the candidates."""
+def _gumbel(seed: int, position: int, vocabulary: int, candidates: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Noise for these tokens. A token's noise depends on its id, not on which others are candidates.
+
+    The uniforms are multiples of 2^-24. In float32 the greatest would be rounded to 1 here, whose noise is
+    infinite.
+    """
     generator = np.random.Generator(np.random.Philox(key=seed, counter=[0, position, 0, 0]))
-    uniform = generator.random(vocabulary, dtype=np.float32)
-    uniform += np.float32(2**-25)
-    np.log(uniform, out=uniform)
-    np.negative(uniform, out=uniform)
-    np.log(uniform, out=uniform)
-    np.negative(uniform, out=uniform)
-    return uniform
+    uniform = generator.random(vocabulary, dtype=np.float32)[candidates].astype(np.float64)
+    noise: NDArray[np.float64] = -np.log(-np.log(uniform + 2**-25))
+    return noise
 
 
 def _candidates(row: NDArray[np.float32], sampling: SamplingParams) -> NDArray[np.int64]:

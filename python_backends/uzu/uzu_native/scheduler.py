@@ -84,6 +84,16 @@ class Scheduler:
         return tuple(self._running)
 
     @property
+    def is_full(self) -> bool:
+        """Whether one more sequence would have to wait for a slot."""
+        return len(self._running) + len(self._waiting) >= self._options.max_sequences
+
+    @property
+    def queue_length(self) -> int:
+        """Sequences that wait beyond those for whom there is a slot."""
+        return max(0, len(self._waiting) - max(0, self._options.max_sequences - len(self._running)))
+
+    @property
     def has_work(self) -> bool:
         """Whether any sequence is waiting or running."""
         return bool(self._waiting or self._running)

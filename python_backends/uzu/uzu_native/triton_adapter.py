@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import locale
 import threading
+import traceback
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -223,4 +224,4 @@ _FIELDS = {spec.name: spec.name.removeprefix("uzu_").removesuffix("_total") for 
 
 
 def _log_fault(error: BaseException) -> None:
-    pb_utils.Logger.log_error(f"{type(error).__name__}: {error}")
+    pb_utils.Logger.log_error("".join(traceback.format_exception(error)))

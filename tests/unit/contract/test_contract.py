@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from uzu_contract.errors import ErrorCode, RequestError
 from uzu_contract.request import (
+    MAX_DEADLINE_MS,
     ChatPrompt,
     GenerateRequest,
     TextPrompt,
@@ -49,7 +50,7 @@ prompts = st.one_of(
 samplings = st.builds(
     SamplingParams,
     max_tokens=st.none() | st.integers(1, 999),
-    temperature=st.floats(0, 100),
+    temperature=st.just(0.0) | st.floats(1e-4, 100),
     top_p=st.floats(0.01, 1),
     top_k=st.integers(0, 99),
     seed=st.none() | st.integers(0, 2**63),
@@ -63,7 +64,7 @@ samplings = st.builds(
     samplings,
     st.sets(st.sampled_from(OUTPUT_NAMES[:-1])),
     st.integers(-1000, 1000),
-    st.none() | st.integers(0, 10**6),
+    st.none() | st.integers(0, 10**6) | st.just(MAX_DEADLINE_MS),
     st.text(max_size=9),
 )
 def test_requests_survive_the_wire(prompt, sampling, outputs, priority, deadline_ms, salt):
@@ -181,6 +182,7 @@ def test_bad_requests_name_the_field(tensors, code, param):
         ({"uzu_priority": True}, "uzu_priority"),
         ({"uzu_priority": 10**9}, "uzu_priority"),
         ({"uzu_deadline_ms": -1}, "uzu_deadline_ms"),
+        ({"uzu_deadline_ms": 2**53}, "uzu_deadline_ms"),
         ({"uzu_cache_salt": 3}, "uzu_cache_salt"),
     ],
 )
@@ -230,6 +232,7 @@ def test_bad_sampling_parameters_are_named(raw, param):
 def test_neutral_and_null_values_ask_for_nothing():
     neutral = {name: values[0] for name, values in NEUTRAL_VALUES.items()}
     assert parse_sampling(neutral | {"temperature": None, "top_k": -1}) == SamplingParams()
+    assert parse_sampling({"temperature": 1e-46}) == SamplingParams(temperature=0)
 
 
 @given(st.sampled_from(ErrorCode), st.text(), st.none() | st.from_regex(r"[a-z_\[\]0-9.]+", fullmatch=True))

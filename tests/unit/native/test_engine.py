@@ -1,5 +1,7 @@
 import random
+import time
 
+import numpy as np
 import pytest
 from engine_fixtures import (
     END_TOKEN,
@@ -13,6 +15,7 @@ from engine_fixtures import (
 )
 
 from uzu_contract.errors import ErrorCode, RequestError
+from uzu_contract.request import MAX_DEADLINE_MS
 from uzu_contract.response import FinishReason
 from uzu_native.errors import EngineStoppedError
 from uzu_native.executor import FakeExecutor
@@ -179,6 +182,79 @@ def test_a_passed_deadline_ends_a_request_that_waits_or_runs():
     assert late.error.code is ErrorCode.DEADLINE_EXCEEDED
     assert fine.finish_reason is FinishReason.LENGTH
     assert engine.metrics.kv_blocks_used == 0
+
+
+def test_without_a_queue_those_who_can_run_are_still_taken():
+    recorders = run(
+        make_engine(max_sequences=3, max_waiting=0), *[(prompt(5, i), make_request()) for i in range(5)]
+    )
+    assert sum(r.error is not None for r in recorders) == 2
+
+
+def test_the_longest_deadline_keeps_the_loop_alive():
+    engine = make_engine()
+    engine.start()
+    recorders = [Recorder(), Recorder()]
+    engine.submit(make_request(deadline_ms=MAX_DEADLINE_MS), prompt(5), recorders[0])
+    engine.submit(make_request(), prompt(6), recorders[1])
+    deadline = time.monotonic() + 10
+    while not all(r.finish_reason for r in recorders):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    engine.stop()
+
+
+def test_a_step_that_cannot_start_fails_its_requests_and_gives_the_lane_back():
+    class Refusing(FakeExecutor):
+        refuses = 1
+
+        def start(self, plan, on_done):
+            if self.refuses:
+                self.refuses -= 1
+                raise MemoryError("no memory for the step")
+            super().start(plan, on_done)
+
+    faults = Faults()
+    engine = make_engine(Refusing(), faults=faults, lanes=1)
+    (first,) = run(engine, (prompt(5), make_request()))
+    assert first.error is not None
+    assert first.error.code is ErrorCode.ENGINE_FAILED
+    assert [type(f) for f in faults] == [MemoryError]
+    (second,) = run(engine, (prompt(5), make_request()))
+    assert second.finish_reason is FinishReason.LENGTH
+
+
+def test_a_row_that_cannot_be_sampled_fails_its_own_request():
+    class Poisoned(FakeExecutor):
+        def _row_logits(self, row):
+            logits = super()._row_logits(row)
+            return logits * np.float32("nan") if row.start + len(row.token_ids) == 9 else logits
+
+    faults = Faults()
+    engine = make_engine(Poisoned(), faults=faults, lanes=1)
+    bad, good = run(
+        engine,
+        (prompt(9), make_request(temperature=1.0, top_p=0.5)),
+        (prompt(20, 3), make_request(temperature=1.0, top_p=0.5)),
+    )
+    assert bad.error is not None
+    assert bad.error.code is ErrorCode.ENGINE_FAILED
+    assert good.finish_reason is FinishReason.LENGTH
+    assert len(faults) == 1
+
+
+def test_a_fault_that_comes_back_does_not_spin():
+    faults = Faults()
+    engine = make_engine(faults=faults)
+    engine._scheduler.schedule = lambda lane: 1 // 0  # type: ignore[method-assign]
+    engine.start()
+    recorder = Recorder()
+    engine.submit(make_request(), prompt(5), recorder)
+    time.sleep(0.5)
+    engine.stop()
+    assert recorder.error is not None
+    assert recorder.error.code is ErrorCode.ENGINE_FAILED
+    assert 1 <= len(faults) < 10
 
 
 def test_lower_priority_numbers_start_first():
