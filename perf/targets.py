@@ -19,7 +19,7 @@ from uzu_contract.response import GenerateChunk
 from uzu_contract.sampling import SamplingParams
 from uzu_gateway.engine.triton import TritonEngine
 from uzu_native.assembly import load_model
-from uzu_native.options import EngineOptions
+from uzu_native.options import parse_options
 
 
 class Target(Protocol):
@@ -67,9 +67,9 @@ class EngineTarget:
 
     name = "engine alone"
 
-    def __init__(self, model_folder: Path) -> None:
-        options = EngineOptions(model=str(model_folder))
-        self._engine = load_model(options, model_folder, "smollm2", _raise).engine
+    def __init__(self, model_folder: Path, **options: object) -> None:
+        parsed = parse_options({"model": str(model_folder), **options})
+        self._engine = load_model(parsed, model_folder, "smollm2", _raise).engine
         self._engine.start()
 
     async def complete(self, prompt: list[int], max_tokens: int) -> int:

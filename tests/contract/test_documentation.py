@@ -53,6 +53,12 @@ def test_tables_hold_exactly_what_the_code_has(name, rows):
     text = document(name)
     missing = [row for row in rows if row not in text]
     assert not missing, "add to " + name + ":\n" + "\n".join(missing)
+    # All rows stand together, so a row that is no longer in the code would stand between or beside them.
+    table = "\n".join(rows)
+    assert table in text, f"the table in {name} has other rows, or another order:\n{table}"
+    before, after = text.split(table)
+    assert before.endswith("|---|---|---|\n")
+    assert not after.startswith("\n|")
 
 
 def test_sampling_parameters_are_documented():
@@ -81,3 +87,11 @@ def test_links_between_documents_lead_somewhere():
 def test_no_document_names_a_machine_of_ours():
     for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         assert not re.search(r"(?<![\w.])/(work|root|home)/", path.read_text("utf-8")), path
+
+
+def test_no_document_has_a_blank_to_be_filled_in():
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        found = re.findall(
+            r"^(?:BENCH|PERFORMANCE|TODO|FIXME|TBD)\b.*|commit COMMIT", path.read_text("utf-8"), re.M
+        )
+        assert not found, f"{path.relative_to(ROOT)}: {found}"
