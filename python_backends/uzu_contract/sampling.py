@@ -7,17 +7,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from uzu_contract.errors import invalid, unsupported
+from uzu_contract.errors import RequestError, invalid, unsupported
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 1024
 GREEDY_BELOW = 1e-4
 """Dividing by less leaves one candidate anyway, and float32 cannot hold the quotients."""
+MAX_LOGPROBS = 20
+MAX_TOKEN_ID = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How the next token is chosen and when a text ends.
+
+    Logits go through `logit_bias` and `min_tokens`, then `repetition_penalty`, `frequency_penalty` and
+    `presence_penalty`, then `temperature`, then `top_k`, `top_p` and `min_p`.
 
     Args:
         max_tokens: tokens to generate at most; None is what fits the context.
@@ -30,6 +35,13 @@ class SamplingParams:
         stop_token_ids: the text ends at the first of these tokens.
         ignore_eos: go on past the model's end-of-text tokens.
         min_tokens: do not stop by token before so many have been generated.
+        presence_penalty: taken from the logits of tokens that were generated before.
+        frequency_penalty: likewise, times how often.
+        repetition_penalty: logits of tokens in the prompt or generated before are divided by it where they
+            are positive, and multiplied where they are negative.
+        logit_bias: (token id, what is added to its logit), by ascending id.
+        logprobs: how many of the likeliest tokens to report at each place, beside the one that was chosen;
+            None reports nothing.
 
     """
 
@@ -43,20 +55,24 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     min_tokens: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None
 
     def to_json_object(self) -> dict[str, Any]:
         """The fields that differ from their defaults, as `parse_sampling` reads them."""
         defaults = SamplingParams()
-        return {k: v for k, v in asdict(self).items() if v != getattr(defaults, k)}
+        changed = {k: v for k, v in asdict(self).items() if v != getattr(defaults, k)}
+        if "logit_bias" in changed:
+            changed["logit_bias"] = {str(token): bias for token, bias in self.logit_bias}
+        return changed
 
 
 NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "n": (1, None),
     "best_of": (1, None),
-    "presence_penalty": (0, None),
-    "frequency_penalty": (0, None),
-    "repetition_penalty": (1, None),
-    "logit_bias": ({}, None),
     "logprobs": (False, None),
     "top_logprobs": (0, None),
     "prompt_logprobs": (None,),
@@ -112,6 +128,30 @@ def _top_k(value: object) -> int:
     return 0 if value == -1 and not isinstance(value, bool) else _integer("top_k", value, 0, 2**31 - 1)
 
 
+def _repetition_penalty(value: object) -> float:
+    penalty = _number("repetition_penalty", value, 0, 2)
+    if penalty == 0:
+        raise invalid("repetition_penalty", "must be greater than 0 and at most 2")
+    return penalty
+
+
+def _logit_bias(value: object) -> tuple[tuple[int, float], ...]:
+    if not isinstance(value, Mapping):
+        raise invalid("logit_bias", f"must be an object of token ids and numbers, not {_shown(value)}")
+    biases: dict[int, float] = {}
+    for key, bias in value.items():
+        token = int(key) if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 11 else -1
+        if not 0 <= token <= MAX_TOKEN_ID:
+            raise invalid("logit_bias", f"must have token ids as keys, not {_shown(key)}")
+        if token in biases:
+            raise invalid("logit_bias", f"names token {token} twice")
+        try:
+            biases[token] = _number("logit_bias", bias, -100, 100)
+        except RequestError as error:
+            raise invalid("logit_bias", f"{error.message.partition(': ')[2]} (token {token})") from None
+    return tuple(sorted(biases.items()))
+
+
 def _boolean(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise invalid(name, f"must be true or false, not {_shown(value)}")
@@ -129,6 +169,11 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "stop_token_ids": _token_ids,
     "ignore_eos": lambda v: _boolean("ignore_eos", v),
     "min_tokens": lambda v: _integer("min_tokens", v, 0, 2**31 - 1),
+    "presence_penalty": lambda v: _number("presence_penalty", v, -2, 2),
+    "frequency_penalty": lambda v: _number("frequency_penalty", v, -2, 2),
+    "repetition_penalty": _repetition_penalty,
+    "logit_bias": _logit_bias,
+    "logprobs": lambda v: _integer("logprobs", v, 0, MAX_LOGPROBS),
 }
 
 

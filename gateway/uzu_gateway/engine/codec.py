@@ -90,7 +90,7 @@ def sampling_of(body: GenerationFields) -> SamplingParams:
         RequestError: naming the field.
 
     """
-    raw = {name: getattr(body, name) for name in SAMPLING_FIELDS}
+    raw = {name: getattr(body, name) for name in SAMPLING_FIELDS if name in type(body).model_fields}
     renamed = body.max_completion_tokens is not None
     if renamed:
         if body.max_tokens not in (None, body.max_completion_tokens):

@@ -49,6 +49,20 @@ class GenerationFields(BaseModel):
     stop_token_ids: list[int] | None = Field(default=None, description="tokens at which the text ends")
     ignore_eos: bool | None = Field(default=None, description="go on past the model's end of text")
     min_tokens: int | None = Field(default=None, description="fewest tokens before a stop token counts")
+    presence_penalty: float | None = Field(
+        default=None, description="-2 to 2; taken from the logits of tokens that were generated before"
+    )
+    frequency_penalty: float | None = Field(
+        default=None, description="-2 to 2; likewise, times how often they were"
+    )
+    repetition_penalty: float | None = Field(
+        default=None,
+        description="up to 2; logits of tokens in the prompt or the answer are divided by it, or multiplied "
+        "where they are negative; 1 changes nothing",
+    )
+    logit_bias: dict[str, float] | None = Field(
+        default=None, description="token ids, as strings, and what is added to their logits: -100 to 100"
+    )
     stream: bool | None = Field(default=None, description="send server-sent events")
     stream_options: StreamOptions | None = Field(
         default=None, description="only with `stream`; has `include_usage`"

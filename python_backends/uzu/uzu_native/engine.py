@@ -17,7 +17,7 @@ from time import monotonic, sleep
 import numpy as np
 from numpy.typing import NDArray
 
-from uzu_contract.errors import ErrorCode, RequestError
+from uzu_contract.errors import ErrorCode, RequestError, invalid
 from uzu_contract.request import GenerateRequest
 from uzu_native.block_pool import BlockPool
 from uzu_native.errors import EngineStoppedError
@@ -25,6 +25,7 @@ from uzu_native.executor import ExecutionError, Executor
 from uzu_native.metrics import EngineMetrics
 from uzu_native.options import EngineOptions
 from uzu_native.output import Ending, ending_of, write_output
+from uzu_native.penalties import LogitAdjustment
 from uzu_native.sampler import Draw, sample
 from uzu_native.scheduler import ScheduledStep, Scheduler
 from uzu_native.sequence import Listener, Sequence, TextStream
@@ -114,13 +115,19 @@ class Engine:
         """Queue a request; its output goes to the listener. Returns the ticket that `cancel` takes.
 
         Raises:
-            RequestError: prompt, or prompt plus `max_tokens`, longer than the context or the KV pool.
+            RequestError: prompt, or prompt plus `max_tokens`, longer than the context or the KV pool; a bias
+                for a token that the model does not have.
             EngineStoppedError: after `stop`.
         """
         max_length = self._max_length(len(prompt_ids), request.sampling.max_tokens)
         now = self._clock()
         sampling = request.sampling
         seed = self._draw_seed() if sampling.seed is None else sampling.seed
+        if sampling.logit_bias and sampling.logit_bias[-1][0] >= self._executor.vocabulary_size:
+            last = self._executor.vocabulary_size - 1
+            message = f"names token {sampling.logit_bias[-1][0]}; the model's last token is {last}"
+            raise invalid("logit_bias", message)
+        token_ids = list(prompt_ids)
         with self._submit_lock:
             if self._stopping:
                 raise EngineStoppedError("the engine has been stopped")
@@ -128,7 +135,7 @@ class Engine:
             sequence = Sequence(
                 ordinal=self._ordinal,
                 request=request,
-                token_ids=list(prompt_ids),
+                token_ids=token_ids,
                 prompt_length=len(prompt_ids),
                 max_length=max_length,
                 seed=seed % 2**64,
@@ -137,6 +144,7 @@ class Engine:
                 arrival_s=now,
                 rank=(now + request.priority * self._options.priority_step_ms / 1000, self._ordinal),
                 deadline_s=None if request.deadline_ms is None else now + request.deadline_ms / 1000,
+                adjustment=LogitAdjustment.of(sampling, token_ids, len(token_ids)),
             )
             self._mailbox.put(_Submitted(sequence))
         return sequence.ordinal
@@ -321,7 +329,15 @@ class Engine:
         if sequence.generated < sampling.min_tokens:
             ends = () if sampling.ignore_eos else self._end_token_ids
             banned = tuple(t for t in (*ends, *sampling.stop_token_ids) if t < self._executor.vocabulary_size)
-        return Draw(sampling, sequence.seed, sequence.generated, draft, banned, sampling.min_tokens)
+        return Draw(
+            sampling,
+            sequence.seed,
+            sequence.generated,
+            draft,
+            banned,
+            sampling.min_tokens,
+            sequence.adjustment,
+        )
 
     def _append(self, sequence: Sequence, tokens: list[int]) -> Ending | None:
         """Add tokens up to one that is the last, and then end the sequence for the scheduler.

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from uzu_contract.sampling import SamplingParams
+from uzu_native.penalties import LogitAdjustment
 
 _NOISE_RANGE = 21.0
 """Upper bound of the difference of two draws of the noise, in nats: the uniforms lie in [2^-25, 1 - 2^-25],
@@ -31,6 +32,7 @@ class Draw:
         draft: guesses of the next tokens, to be verified.
         banned: tokens that must not be chosen before `banned_until` tokens have been generated.
         banned_until: see `banned`.
+        adjustment: its penalties and biases; None when it has none.
     """
 
     sampling: SamplingParams
@@ -39,6 +41,12 @@ class Draw:
     draft: tuple[int, ...] = ()
     banned: tuple[int, ...] = ()
     banned_until: int = 0
+    adjustment: LogitAdjustment | None = None
+
+    @property
+    def takes_highest(self) -> bool:
+        """Whether the highest of the model's own logits is what it chooses."""
+        return self.sampling.temperature == 0 and self.position >= self.banned_until and not self.adjustment
 
 
 def sample(logits: NDArray[np.float32], draws: list[Draw]) -> list[list[int] | Exception]:
@@ -51,7 +59,7 @@ def sample(logits: NDArray[np.float32], draws: list[Draw]) -> list[list[int] | E
         logits: [rows, vocabulary]; not changed. A draw has a row, and one more for each guess.
         draws: in the order of the rows.
     """
-    is_greedy = [d.sampling.temperature == 0 and d.position >= d.banned_until for d in draws]
+    is_greedy = [draw.takes_highest for draw in draws]
     highest = [int(token) for token in logits.argmax(axis=1)] if any(is_greedy) else []
     chosen: list[list[int] | Exception] = []
     row = 0
@@ -68,17 +76,18 @@ def _verify(logits: NDArray[np.float32], highest: list[int] | None, draw: Draw) 
     """Tokens from consecutive rows, up to the first that differs from the guess."""
     tokens: list[int] = []
     for index, guess in enumerate((*draw.draft, None)):
-        if highest is not None:
-            token = highest[index]
-        else:
-            token = _sample_row(logits[index], draw, draw.position + index)
+        token = highest[index] if highest is not None else _sample_row(logits[index], draw, tokens)
         tokens.append(token)
         if token != guess:
             break
     return tokens
 
 
-def _sample_row(row: NDArray[np.float32], draw: Draw, position: int) -> int:
+def _sample_row(row: NDArray[np.float32], draw: Draw, following: list[int]) -> int:
+    """One token, after those that this step has sampled already."""
+    position = draw.position + len(following)
+    if draw.adjustment is not None:
+        row = draw.adjustment.apply(row, following)
     if draw.banned and position < draw.banned_until:
         row = row.copy()
         row[list(draw.banned)] = -np.inf

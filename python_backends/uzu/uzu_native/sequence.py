@@ -8,6 +8,7 @@ from typing import Protocol
 from uzu_contract.errors import RequestError
 from uzu_contract.request import GenerateRequest
 from uzu_contract.response import GenerateChunk
+from uzu_native.penalties import LogitAdjustment
 from uzu_native.speculation import DraftHistory
 
 
@@ -78,6 +79,7 @@ class Sequence:
     in_flight: bool = False
     finished: bool = False
 
+    adjustment: LogitAdjustment | None = None
     drafts: DraftHistory = field(default_factory=DraftHistory)
     cached_tokens: int = 0
     preemptions: int = 0

@@ -56,6 +56,12 @@ samplings = st.builds(
     seed=st.none() | st.integers(0, 2**63),
     stop=st.lists(st.text(min_size=1), max_size=16).map(tuple),
     ignore_eos=st.booleans(),
+    presence_penalty=st.floats(-2, 2),
+    frequency_penalty=st.floats(-2, 2),
+    repetition_penalty=st.floats(0.01, 2),
+    logit_bias=st.dictionaries(st.integers(0, 2**31 - 1), st.floats(-100, 100)).map(
+        lambda biases: tuple(sorted(biases.items()))
+    ),
 )
 
 
@@ -218,8 +224,20 @@ def test_text_parts_are_joined():
         ({"ignore_eos": 1}, "ignore_eos"),
         ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
         ({"n": 2}, "n"),
-        ({"logprobs": 3}, "logprobs"),
-        ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": True}, "logprobs"),
+        ({"presence_penalty": 2.5}, "presence_penalty"),
+        ({"frequency_penalty": -2.5}, "frequency_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": 2.1}, "repetition_penalty"),
+        ({"logit_bias": [1]}, "logit_bias"),
+        ({"logit_bias": {"a": 1}}, "logit_bias"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"logit_bias": {"99999999999": 1}}, "logit_bias"),
+        ({"logit_bias": {"1": 101}}, "logit_bias"),
+        ({"logit_bias": {"1": None}}, "logit_bias"),
+        ({"logit_bias": {"1": 5, "01": 5}}, "logit_bias"),
+        ({"bad_words": ["x"]}, "bad_words"),
     ],
 )
 def test_bad_sampling_parameters_are_named(raw, param):

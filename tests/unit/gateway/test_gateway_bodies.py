@@ -154,9 +154,6 @@ def test_max_completion_tokens_is_max_tokens() -> None:
 WRONG_VALUES: dict[str, Any] = {
     "n": 2,
     "best_of": 3,
-    "presence_penalty": 0.5,
-    "frequency_penalty": -0.5,
-    "logit_bias": {"50256": -100},
     "logprobs": True,
     "top_logprobs": 5,
     "tools": [{"type": "function"}],

@@ -21,13 +21,20 @@ from uzu_native.errors import EngineStoppedError
 from uzu_native.executor import FakeExecutor
 
 SAMPLED = {"temperature": 0.9, "seed": 5}
+PENALIZED = {
+    "presence_penalty": 1.5,
+    "frequency_penalty": 0.8,
+    "repetition_penalty": 1.2,
+    "logit_bias": ((3, 2.0), (9, -50.0)),
+}
+SAMPLINGS = ({}, SAMPLED, PENALIZED, SAMPLED | PENALIZED)
 
 
 def alone(token_ids, **changes):
     return run(make_engine(), (token_ids, make_request(**changes)))[0]
 
 
-@pytest.mark.parametrize("sampling", [{}, SAMPLED])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_same_tokens_alone_and_among_neighbours(sampling):
     jobs = [(prompt(3 + 5 * i, i), make_request(max_tokens=5 + i, **sampling)) for i in range(9)]
     together = run(make_engine(FakeExecutor(256)), *jobs)
@@ -52,7 +59,7 @@ def test_same_tokens_in_chunks_of_any_size(budget):
     assert sum(chunks) == 101
 
 
-@pytest.mark.parametrize("sampling", [{}, SAMPLED])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_same_tokens_when_preempted_and_resumed(sampling):
     jobs = [(prompt(9, i), make_request(max_tokens=20, **sampling)) for i in range(6)]
     engine = make_engine(FakeExecutor(block_count=16))
@@ -117,6 +124,24 @@ def test_end_token_stops_and_has_no_text():
     assert recorder.finish_reason is FinishReason.STOP
     assert recorder.token_ids == reference[: at + 1]
     assert recorder.text == "".join(f"<{t}>" for t in reference[:at])
+
+
+def test_penalties_count_the_tokens_of_the_answer():
+    free, penalized, encouraged = (
+        len(set(alone(prompt(5), max_tokens=100, frequency_penalty=penalty).token_ids))
+        for penalty in (0.0, 2.0, -2.0)
+    )
+    assert encouraged < 10 < free < penalized
+
+
+def test_a_bias_can_force_and_ban_tokens():
+    assert set(alone(prompt(5), logit_bias=((8, 100.0),)).token_ids) == {8}
+    free = alone(prompt(5)).token_ids
+    banned = alone(prompt(5), logit_bias=((free[0], -100.0),)).token_ids
+    assert free[0] not in banned
+    with pytest.raises(RequestError) as caught:
+        make_engine().submit(make_request(logit_bias=((64, 1.0),)), prompt(5), Recorder())
+    assert caught.value.param == "logit_bias"
 
 
 def test_min_tokens_keeps_end_and_stop_tokens_away():

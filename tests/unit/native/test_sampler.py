@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from uzu_contract.sampling import SamplingParams
 from uzu_native import sampler
+from uzu_native.penalties import LogitAdjustment
 from uzu_native.sampler import Draw
 
 
@@ -122,3 +123,61 @@ def test_the_noise_is_finite_over_a_whole_vocabulary():
         noise = sampler._gumbel(3, position, vocabulary, all_tokens)
         assert np.isfinite(noise).all()
         assert noise.max() - noise.min() < sampler._NOISE_RANGE
+
+
+def adjusted_by_hand(row, prompt, generated, sampling):
+    """The definitions of vLLM's and OpenAI's documentation, token by token."""
+    row = [np.float32(x) for x in row]
+    for token, bias in sampling.logit_bias:
+        row[token] += np.float32(bias)
+    for token in set(prompt) | set(generated):
+        factor = np.float32(sampling.repetition_penalty)
+        row[token] = row[token] / factor if row[token] > 0 else row[token] * factor
+    for token in set(generated):
+        frequency = np.float32(sampling.frequency_penalty) * np.float32(generated.count(token))
+        row[token] -= frequency + np.float32(sampling.presence_penalty)
+    return np.array(row, np.float32)
+
+
+tokens = st.lists(st.integers(0, 29), max_size=40)
+adjusting = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 0.8]),
+    presence_penalty=st.sampled_from([0.0, -2.0, 0.7]),
+    frequency_penalty=st.sampled_from([0.0, 1.3, -0.4]),
+    repetition_penalty=st.sampled_from([1.0, 0.5, 1.7]),
+    logit_bias=st.dictionaries(st.integers(0, 29), st.floats(-100, 100, width=32), max_size=5).map(
+        lambda biases: tuple(sorted(biases.items()))
+    ),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(adjusting, tokens, tokens, tokens, st.integers(0, 1000))
+def test_penalties_and_biases_are_as_documented(sampling, prompt, earlier, later, seed):
+    row = np.random.default_rng(seed).normal(0, 3, 30).astype(np.float32)
+    before = row.copy()
+    known = [*prompt, *earlier]
+    adjustment = LogitAdjustment.of(sampling, known, len(prompt))
+    expected = adjusted_by_hand(row, prompt, earlier + later, sampling)
+    if adjustment is None:
+        assert np.array_equal(expected, row)
+        return
+    adjustment.apply(row)
+    assert np.array_equal(adjustment.apply(row, later), expected)
+    known += later
+    assert np.array_equal(adjustment.apply(row), expected)
+    assert np.array_equal(row, before)
+    plain = SamplingParams(temperature=sampling.temperature)
+    drawn = Draw(sampling, 3, len(earlier + later), adjustment=adjustment)
+    assert sample(row[None], [drawn]) == sample(expected[None], [Draw(plain, 3, len(earlier + later))])
+
+
+def test_a_guess_sees_the_guesses_before_it():
+    sampling = SamplingParams(temperature=0.0, presence_penalty=2.0)
+    known = [0, 1]
+    rows = np.tile(logits([0, 0, 1, 2, 3]), (3, 1))
+    adjustment = LogitAdjustment.of(sampling, known, 1)
+    drawn = Draw(sampling, 1, 1, draft=(4, 3), adjustment=adjustment)
+    assert sampler.sample(rows, [drawn]) == [[4, 3, 2]]
+    assert sampler.sample(rows, [Draw(sampling, 1, 1, draft=(4, 4), adjustment=adjustment)]) == [[4, 3]]

@@ -30,7 +30,16 @@ class Oracle:
         return drafts
 
 
-@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.9, "seed": 5}], ids=["greedy", "seeded"])
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {},
+        {"temperature": 0.9, "seed": 5},
+        {"frequency_penalty": 1.5, "repetition_penalty": 1.3},
+        {"temperature": 0.9, "seed": 5, "presence_penalty": 1.5, "logit_bias": ((3, 2.0),)},
+    ],
+    ids=["greedy", "seeded", "penalized", "seeded and penalized"],
+)
 @pytest.mark.parametrize("blocks", [256, 20], ids=["much memory", "preempting"])
 def test_same_tokens_speculated_or_not(sampling, blocks):
     jobs = [(prompt(6 + i, i), make_request(max_tokens=20 + i, **sampling)) for i in range(6)]
