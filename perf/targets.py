@@ -36,27 +36,38 @@ class Target(Protocol):
         ...
 
 
-def _request(prompt: list[int], max_tokens: int) -> GenerateRequest:
+def _request(prompt: list[int], max_tokens: int, ignore_eos: bool = True) -> GenerateRequest:
     return GenerateRequest(
         prompt=TokenPrompt(tuple(prompt)),
-        sampling=SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True),
+        sampling=SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=ignore_eos),
         stream=True,
         outputs=frozenset({"text_output", "token_ids", "finish_reason"}),
     )
 
 
 @dataclass
-class _Counter:
-    """A listener that counts tokens and wakes the event loop once, at the end."""
+class Generation:
+    """What an engine answered."""
+
+    token_ids: list[int] = field(default_factory=list)
+    drafted: int = 0
+    accepted: int = 0
+
+
+@dataclass
+class _Collector:
+    """A listener that collects tokens and wakes the event loop once, at the end."""
 
     loop: asyncio.AbstractEventLoop
-    done: asyncio.Future[int]
-    tokens: int = field(default=0)
+    done: asyncio.Future[Generation]
+    generation: Generation = field(default_factory=Generation)
 
     def on_chunk(self, chunk: GenerateChunk) -> None:
-        self.tokens += len(chunk.token_ids)
+        self.generation.token_ids += chunk.token_ids
         if chunk.finish_reason is not None:
-            self.loop.call_soon_threadsafe(self.done.set_result, self.tokens)
+            self.generation.drafted = int(chunk.perf_metrics["drafted"])
+            self.generation.accepted = int(chunk.perf_metrics["accepted"])
+            self.loop.call_soon_threadsafe(self.done.set_result, self.generation)
 
     def on_error(self, error: RequestError) -> None:
         self.loop.call_soon_threadsafe(self.done.set_exception, error)
@@ -69,15 +80,21 @@ class EngineTarget:
 
     def __init__(self, model_folder: Path, **options: object) -> None:
         parsed = parse_options({"model": str(model_folder), **options})
-        self._engine = load_model(parsed, model_folder, "smollm2", _raise).engine
+        loaded = load_model(parsed, model_folder, "smollm2", _raise)
+        self.prompts = loaded.prompts
+        self._engine = loaded.engine
         self._engine.start()
 
     async def complete(self, prompt: list[int], max_tokens: int) -> int:
         """See `Target.complete`."""
+        return len((await self.generate(prompt, max_tokens, ignore_eos=True)).token_ids)
+
+    async def generate(self, prompt: list[int], max_tokens: int, *, ignore_eos: bool = False) -> Generation:
+        """Generate greedily, up to `max_tokens`."""
         loop = asyncio.get_running_loop()
-        counter = _Counter(loop, loop.create_future())
-        self._engine.submit(_request(prompt, max_tokens), prompt, counter)
-        return await counter.done
+        collector = _Collector(loop, loop.create_future())
+        self._engine.submit(_request(prompt, max_tokens, ignore_eos), prompt, collector)
+        return await collector.done
 
     async def close(self) -> None:
         """Stop the engine."""
