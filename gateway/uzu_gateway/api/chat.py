@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from uzu_gateway.api.answer import answer, describe_body
 from uzu_gateway.context import gateway_of, record_of
-from uzu_gateway.engine.codec import chat_request
+from uzu_gateway.engine.codec import chat_requests
 from uzu_gateway.engine.replies import ChatReply
 from uzu_gateway.schemas.chat import ChatRequest
 from uzu_gateway.schemas.parse import read_body
@@ -20,7 +20,9 @@ async def create_chat_completion(request: Request) -> Response:
     gateway = gateway_of(request)
     body, unknown = await read_body(request, ChatRequest, strict=gateway.settings.strict_fields)
     gateway.telemetry.unknown_fields.inc(unknown)
-    generation = chat_request(body, traceparent=request.headers.get("traceparent"))
+    generations = chat_requests(body, traceparent=request.headers.get("traceparent"))
     model = record_of(request).model = await gateway.resolve_model(body.model)
-    reply = ChatReply(model, 1, include_usage=body.include_usage)
-    return await answer(request, model, (generation,), reply)
+    reply = ChatReply(
+        model, len(generations), choices_per_prompt=len(generations), include_usage=body.include_usage
+    )
+    return await answer(request, model, generations, reply)

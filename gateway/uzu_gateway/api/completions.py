@@ -26,5 +26,10 @@ async def create_completion(request: Request) -> Response:
         traceparent=request.headers.get("traceparent"),
     )
     model = record_of(request).model = await gateway.resolve_model(body.model)
-    reply = CompletionReply(model, plan.echoes, include_usage=body.include_usage)
+    reply = CompletionReply(
+        model,
+        plan.echoes,
+        choices_per_prompt=plan.choices_per_prompt,
+        include_usage=body.include_usage,
+    )
     return await answer(request, model, plan.requests, reply)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from uzu_contract.errors import RequestError, invalid, unsupported
 from uzu_contract.request import ChatPrompt, GenerateRequest, TextPrompt, parse_chat
 from uzu_contract.sampling import SAMPLING_FIELDS, SamplingParams, parse_sampling
 from uzu_gateway.schemas.chat import ChatRequest
 from uzu_gateway.schemas.completions import CompletionRequest
-from uzu_gateway.schemas.fields import GenerationFields
+from uzu_gateway.schemas.fields import MAX_CHOICES, GenerationFields
 
 OUTPUTS = frozenset({"text_output", "token_ids", "finish_reason", "num_input_tokens", "num_cached_tokens"})
 """What replies are made of."""
+
+MAX_GENERATIONS = 1024
+"""Most choices of one request with `n` over 1, over all its prompts."""
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -23,13 +26,15 @@ class CompletionPlan:
     """What a completions body asks for.
 
     Args:
-        requests: one per prompt, in the order of the choices.
+        requests: one per choice, in their order: all choices of the first prompt first.
         echoes: for each, the text that goes before the answer.
+        choices_per_prompt: how many choices share a prompt.
 
     """
 
     requests: tuple[GenerateRequest, ...]
     echoes: tuple[str, ...]
+    choices_per_prompt: int = 1
 
 
 def completion_plan(
@@ -44,30 +49,68 @@ def completion_plan(
     stream = _stream(body)
     if len(body.prompt) > max_prompts:
         raise invalid("prompt", f"takes at most {max_prompts} prompts, not {len(body.prompt)}")
+    choices = choice_count(body)
+    if choices > 1 and choices * len(body.prompt) > MAX_GENERATIONS:
+        raise invalid("n", f"times the prompts must be at most {MAX_GENERATIONS}")
     sampling = sampling_of(body)
-    requests, echoes = [], []
+    requests: list[GenerateRequest] = []
+    echoes: list[str] = []
     for prompt in body.prompt:
         is_text = isinstance(prompt, TextPrompt)
         if body.echo and stream and not is_text:
             raise unsupported("echo", "is not supported for streams of token id prompts")
-        requests.append(
-            GenerateRequest(
-                prompt=prompt,
-                sampling=sampling,
-                stream=stream,
-                # The text of tokens is known to the backend alone.
-                echo_prompt=bool(body.echo) and not is_text,
-                outputs=OUTPUTS,
-                cache_salt=body.cache_salt or "",
-                traceparent=_traceparent(traceparent),
-            )
+        request = GenerateRequest(
+            prompt=prompt,
+            sampling=sampling,
+            stream=stream,
+            # The text of tokens is known to the backend alone.
+            echo_prompt=bool(body.echo) and not is_text,
+            outputs=OUTPUTS,
+            cache_salt=body.cache_salt or "",
+            traceparent=_traceparent(traceparent),
         )
-        echoes.append(prompt.text if body.echo and isinstance(prompt, TextPrompt) else "")
-    return CompletionPlan(tuple(requests), tuple(echoes))
+        requests += _fan_out(request, choices)
+        echoes += [prompt.text if body.echo and isinstance(prompt, TextPrompt) else ""] * choices
+    return CompletionPlan(tuple(requests), tuple(echoes), choices)
+
+
+def chat_requests(body: ChatRequest, *, traceparent: str | None = None) -> tuple[GenerateRequest, ...]:
+    """Requests for a chat body, one per choice.
+
+    Raises:
+        RequestError: naming the field.
+
+    """
+    return _fan_out(chat_request(body, traceparent=traceparent), choice_count(body))
+
+
+def choice_count(body: GenerationFields) -> int:
+    """How many answers a body wants for each prompt.
+
+    Raises:
+        RequestError: a number out of range, or `best_of` differs from `n`.
+
+    """
+    count = 1 if body.n is None else body.n
+    if not 1 <= count <= MAX_CHOICES:
+        raise invalid("n", f"must be between 1 and {MAX_CHOICES}, not {count}")
+    if body.best_of not in (None, count):
+        raise unsupported("best_of", f"must be the same as n ({count}) or left out")
+    return count
+
+
+def _fan_out(request: GenerateRequest, count: int) -> tuple[GenerateRequest, ...]:
+    """The request once for each choice; choice i has the seed plus i."""
+    seed = request.sampling.seed
+    if count == 1 or seed is None:
+        return (request,) * count
+    return tuple(
+        replace(request, sampling=replace(request.sampling, seed=(seed + i) % 2**64)) for i in range(count)
+    )
 
 
 def chat_request(body: ChatRequest, *, traceparent: str | None = None) -> GenerateRequest:
-    """The request for a chat body.
+    """The request for one choice of a chat body.
 
     Raises:
         RequestError: naming the field.

@@ -37,15 +37,16 @@ class Choice:
         return "".join(self.texts)
 
 
-def usage(choices: Sequence[Choice]) -> JsonObject:
-    """OpenAI's token counts, over all choices."""
-    prompt = sum(choice.prompt_tokens for choice in choices)
+def usage(choices: Sequence[Choice], choices_per_prompt: int = 1) -> JsonObject:
+    """OpenAI's token counts, over all choices; a prompt counts once, whatever the number of its choices."""
+    first = choices[::choices_per_prompt]
+    prompt = sum(choice.prompt_tokens for choice in first)
     completion = sum(choice.completion_tokens for choice in choices)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": sum(choice.cached_tokens for choice in choices)},
+        "prompt_tokens_details": {"cached_tokens": sum(choice.cached_tokens for choice in first)},
     }
 
 
@@ -55,6 +56,7 @@ class Reply:
     Args:
         model: its name.
         choices: how many there are.
+        choices_per_prompt: how many consecutive ones share a prompt.
         include_usage: end a stream with the token counts.
 
     """
@@ -63,7 +65,10 @@ class Reply:
     body_object: str
     chunk_object: str
 
-    def __init__(self, model: str, choices: int, *, include_usage: bool = False) -> None:
+    def __init__(
+        self, model: str, choices: int, *, choices_per_prompt: int = 1, include_usage: bool = False
+    ) -> None:
+        self._choices_per_prompt = choices_per_prompt
         self.choices = [Choice() for _ in range(choices)]
         self._id = f"{self.id_prefix}-{uuid.uuid4().hex}"
         self._created = int(time.time())
@@ -81,15 +86,18 @@ class Reply:
     def closing(self) -> Iterator[JsonObject]:
         """What a stream sends after the last choice has finished."""
         if self._include_usage:
-            yield {**self._head(self.chunk_object), "choices": [], "usage": usage(self.choices)}
+            yield {**self._head(self.chunk_object), "choices": [], "usage": self._usage()}
 
     def body(self) -> JsonObject:
         """The whole answer."""
         return {
             **self._head(self.body_object),
             "choices": [self._choice(index, choice) for index, choice in enumerate(self.choices)],
-            "usage": usage(self.choices),
+            "usage": self._usage(),
         }
+
+    def _usage(self) -> JsonObject:
+        return usage(self.choices, self._choices_per_prompt)
 
     def _choice(self, index: int, choice: Choice) -> JsonObject:
         raise NotImplementedError
@@ -116,6 +124,7 @@ class CompletionReply(Reply):
     Args:
         model: its name.
         echoes: for each choice, the text that goes before the answer.
+        choices_per_prompt: how many consecutive choices share a prompt.
         include_usage: end a stream with the token counts.
 
     """
@@ -123,8 +132,17 @@ class CompletionReply(Reply):
     id_prefix = "cmpl"
     body_object = chunk_object = "text_completion"
 
-    def __init__(self, model: str, echoes: Sequence[str], *, include_usage: bool = False) -> None:
-        super().__init__(model, len(echoes), include_usage=include_usage)
+    def __init__(
+        self,
+        model: str,
+        echoes: Sequence[str],
+        *,
+        choices_per_prompt: int = 1,
+        include_usage: bool = False,
+    ) -> None:
+        super().__init__(
+            model, len(echoes), choices_per_prompt=choices_per_prompt, include_usage=include_usage
+        )
         self._echoes = echoes
 
     def stream(self, index: int, chunk: GenerateChunk) -> Iterator[JsonObject]:

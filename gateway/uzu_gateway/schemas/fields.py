@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from uzu_contract.sampling import MAX_STOP_STRINGS
 
+MAX_CHOICES = 128
+
 
 class StreamOptions(BaseModel):
     """What a stream carries beside its text."""
@@ -49,6 +51,8 @@ class GenerationFields(BaseModel):
     stop_token_ids: list[int] | None = Field(default=None, description="tokens at which the text ends")
     ignore_eos: bool | None = Field(default=None, description="go on past the model's end of text")
     min_tokens: int | None = Field(default=None, description="fewest tokens before a stop token counts")
+    n: int | None = Field(default=None, description=f"answers to each prompt, up to {MAX_CHOICES}")
+    best_of: int | None = Field(default=None, description="the same as `n`, or left out")
     presence_penalty: float | None = Field(
         default=None, description="-2 to 2; taken from the logits of tokens that were generated before"
     )

@@ -9,7 +9,7 @@ from uzu_contract.errors import unsupported
 from uzu_contract.sampling import NEUTRAL_VALUES
 
 REFUSED: Mapping[str, tuple[Any, ...]] = {
-    **NEUTRAL_VALUES,
+    **{name: values for name, values in NEUTRAL_VALUES.items() if name not in ("n", "best_of")},
     "add_special_tokens": (True, None),
     "allowed_token_ids": (None,),
     "audio": (None,),

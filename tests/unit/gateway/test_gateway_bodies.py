@@ -7,7 +7,7 @@ import pytest
 from uzu_contract.errors import ErrorCode, RequestError
 from uzu_contract.request import ChatPrompt, TextPrompt, TokenPrompt
 from uzu_contract.sampling import SamplingParams
-from uzu_gateway.engine.codec import OUTPUTS, chat_request, completion_plan, sampling_of
+from uzu_gateway.engine.codec import OUTPUTS, chat_request, chat_requests, completion_plan, sampling_of
 from uzu_gateway.schemas.chat import ChatRequest
 from uzu_gateway.schemas.completions import CompletionRequest
 from uzu_gateway.schemas.parse import parse_body
@@ -133,12 +133,16 @@ def test_stop_is_a_string_or_a_list(stop: Any) -> None:
         ({"stream": True, "stream_options": 1}, "stream_options"),
         ({"model": 1}, "model"),
         ({"cache_salt": "x" * 257}, "cache_salt"),
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
+        ({"logit_bias": {"1": 101}}, "logit_bias"),
+        ({"presence_penalty": 3}, "presence_penalty"),
     ],
 )
 def test_wrong_fields_are_named(fields: dict[str, Any], param: str) -> None:
     for make in (
         lambda: completion_plan(completion(**fields), max_prompts=1),
-        lambda: chat_request(chat(**fields)),
+        lambda: chat_requests(chat(**fields)),
     ):
         with pytest.raises(RequestError) as raised:
             make()
@@ -152,8 +156,6 @@ def test_max_completion_tokens_is_max_tokens() -> None:
 
 
 WRONG_VALUES: dict[str, Any] = {
-    "n": 2,
-    "best_of": 3,
     "logprobs": True,
     "top_logprobs": 5,
     "tools": [{"type": "function"}],
@@ -203,6 +205,23 @@ def test_unknown_fields() -> None:
     with pytest.raises(RequestError) as raised:
         parse_body(raw, CompletionRequest, strict=True)
     assert raised.value.param == "surprise"
+
+
+def test_choices_have_consecutive_seeds_and_are_in_the_order_of_the_prompts() -> None:
+    plan = completion_plan(completion(prompt=["a", "b"], n=3, best_of=3, seed=2**64 - 2), max_prompts=2)
+    assert [request.prompt for request in plan.requests] == [TextPrompt("a")] * 3 + [TextPrompt("b")] * 3
+    assert [request.sampling.seed for request in plan.requests] == [2**64 - 2, 2**64 - 1, 0] * 2
+    assert [request.sampling.seed for request in chat_requests(chat(n=2))] == [None, None]
+
+
+def test_choices_are_bounded() -> None:
+    with pytest.raises(RequestError) as raised:
+        completion_plan(completion(prompt=["a"] * 9, n=128), max_prompts=9)
+    assert (raised.value.code, raised.value.param) == (ErrorCode.INVALID_PARAMETER, "n")
+    for fields in ({"n": 2, "best_of": 3}, {"best_of": 2}):
+        with pytest.raises(RequestError) as raised:
+            chat_requests(chat(**fields))
+        assert (raised.value.code, raised.value.param) == (ErrorCode.UNSUPPORTED_PARAMETER, "best_of")
 
 
 def test_echo() -> None:

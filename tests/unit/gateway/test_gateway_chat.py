@@ -71,3 +71,17 @@ async def test_special_tokens_stay_as_they_are(client: httpx.AsyncClient, engine
     prompt = engine.requests[0][1].prompt
     assert isinstance(prompt, ChatPrompt)
     assert prompt.messages[0]["content"] == text
+
+
+async def test_several_choices(client: httpx.AsyncClient, engine: FakeEngine, events: Events) -> None:
+    body = {"messages": MESSAGES, "n": 3, "seed": 7}
+    answer = (await client.post(URL, json=body)).json()
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
+    assert {choice["message"]["content"] for choice in answer["choices"]} == {"hello dear world"}
+    assert (answer["usage"]["prompt_tokens"], answer["usage"]["completion_tokens"]) == (3, 9)
+    assert [request.sampling.seed for _, request, _ in engine.requests] == [7, 8, 9]
+    chunks = events((await client.post(URL, json={**body, "stream": True})).text)[:-1]
+    for index in range(3):
+        deltas = [c["choices"][0]["delta"] for c in chunks if c["choices"][0]["index"] == index]
+        assert deltas[0] == {"role": "assistant", "content": ""}
+        assert "".join(delta.get("content", "") for delta in deltas) == "hello dear world"

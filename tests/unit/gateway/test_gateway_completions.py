@@ -58,6 +58,27 @@ async def test_prompts_of_every_form_are_indexed(client: httpx.AsyncClient, engi
     assert engine.requests[1][1].prompt == TokenPrompt((7, 8))
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_choices_of_prompts(client: httpx.AsyncClient, events: Events, stream: bool) -> None:
+    body = {"prompt": ["a b", "c d e"], "n": 2, "stream": stream}
+    if stream:
+        body["stream_options"] = {"include_usage": True}
+        *chunks, last, _ = events((await client.post(URL, json=body)).text)
+        texts = ["", "", "", ""]
+        for chunk in chunks:
+            texts[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
+        usage = last["usage"]
+        indices = [chunk["choices"][0]["index"] for chunk in chunks]
+        assert indices != sorted(indices)
+    else:
+        answer = (await client.post(URL, json=body)).json()
+        texts = [choice["text"] for choice in answer["choices"]]
+        assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
+        usage = answer["usage"]
+    assert texts == ["a b", "a b", "c d e", "c d e"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (5, 10)
+
+
 async def test_prompts_run_at_once(client: httpx.AsyncClient, engine: FakeEngine) -> None:
     engine.behaviour = FakeBehaviour(first_chunk_delay_s=0.2)
     response = await client.post(URL, json={"prompt": ["x"] * 20})
