@@ -11,9 +11,11 @@ import grpc  # type: ignore[import-untyped]
 import tritonclient.grpc.aio as triton
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
+from uzu_contract.errors import RequestError
 from uzu_contract.request import GenerateRequest, encode_request
 from uzu_contract.response import GenerateChunk, decode_chunk
 from uzu_gateway.engine.port import EngineError, EngineFaultError, EngineUnavailableError, ModelInfo
+from uzu_gateway.engine.served_models import ServedModels
 from uzu_gateway.engine.triton_errors import translate
 
 FINAL_RESPONSE = "triton_final_response"
@@ -39,6 +41,7 @@ _STREAM_HEADERS = {"triton_grpc_error": "true"}
 """Makes Triton end a stream that fails with the gRPC status, instead of a text without one."""
 
 _CONTROL_TIMEOUT_S = 5.0
+_MODELS_STALE_S = 10.0
 
 
 class TritonEngine:
@@ -47,18 +50,18 @@ class TritonEngine:
     Args:
         url: host:port.
         request_timeout_s: a generation that takes longer is cancelled.
-        models_ttl_s: for how long the list of models is remembered.
+        models_ttl_s: for how long the list of models is remembered, or that asking for it failed.
 
     """
 
     def __init__(self, url: str, *, request_timeout_s: float, models_ttl_s: float) -> None:
         self._url = url
         self._request_timeout_s = request_timeout_s
-        self._models_ttl_s = models_ttl_s
         self._client: triton.InferenceServerClient | None = None
-        self._models: tuple[ModelInfo, ...] = ()
-        self._models_until = 0.0
-        self._models_lock = asyncio.Lock()
+        self._created: dict[str, int] = {}
+        self._models = ServedModels(
+            self._ask_for_models, ttl_s=models_ttl_s, timeout_s=_CONTROL_TIMEOUT_S, stale_s=_MODELS_STALE_S
+        )
 
     async def generate(
         self, model: str, request: GenerateRequest, request_id: str
@@ -93,21 +96,18 @@ class TritonEngine:
 
     async def list_models(self) -> tuple[ModelInfo, ...]:
         """See `Engine.list_models`; remembered for `models_ttl_s`."""
-        async with self._models_lock:
-            if time.monotonic() >= self._models_until:
-                self._models = await self._ask_for_models()
-                self._models_until = time.monotonic() + self._models_ttl_s
-            return self._models
+        return await self._models.get()
 
     async def is_ready(self) -> bool:
         """See `Engine.is_ready`."""
         try:
             return bool(await self.list_models())
-        except EngineError:
+        except (EngineError, RequestError):
             return False
 
     async def close(self) -> None:
         """See `Engine.close`."""
+        await self._models.close()
         client, self._client = self._client, None
         if client is not None:
             await client.close()
@@ -126,11 +126,11 @@ class TritonEngine:
             raise translate(_status_name(error), error.message(), "") from None
         names = sorted({entry.name for entry in index.models if entry.state == "READY"})
         are_llms = await asyncio.gather(*(self._is_llm(name) for name in names))
-        created = {info.name: info.created for info in self._models}
         now = int(time.time())
-        return tuple(
-            ModelInfo(name, created.get(name, now)) for name, yes in zip(names, are_llms, strict=True) if yes
-        )
+        self._created = {
+            name: self._created.get(name, now) for name, yes in zip(names, are_llms, strict=True) if yes
+        }
+        return tuple(ModelInfo(name, created) for name, created in self._created.items())
 
     async def _is_llm(self, name: str) -> bool:
         try:
