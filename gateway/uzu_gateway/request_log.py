@@ -42,24 +42,24 @@ class WithoutCancelled(logging.Filter):
         return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
-LOG_CONFIG: dict[str, Any] = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {"json": {"()": "uzu_gateway.request_log.JsonLines"}},
-    "filters": {"without_cancelled": {"()": "uzu_gateway.request_log.WithoutCancelled"}},
-    "handlers": {
-        "stderr": {
-            "class": "logging.StreamHandler",
-            "formatter": "json",
-            "filters": ["without_cancelled"],
-            "stream": "ext://sys.stderr",
-        }
-    },
-    "loggers": {
-        "uzu_gateway": {"handlers": ["stderr"], "level": "INFO", "propagate": False},
-        "uvicorn": {"handlers": ["stderr"], "level": "INFO", "propagate": False},
-    },
-}
+def log_config(level: str) -> dict[str, Any]:
+    """The configuration of logging, for `logging.config.dictConfig`, from `level` (as in `Settings`) on."""
+    logger = {"handlers": ["stderr"], "level": level.upper(), "propagate": False}
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"json": {"()": "uzu_gateway.request_log.JsonLines"}},
+        "filters": {"without_cancelled": {"()": "uzu_gateway.request_log.WithoutCancelled"}},
+        "handlers": {
+            "stderr": {
+                "class": "logging.StreamHandler",
+                "formatter": "json",
+                "filters": ["without_cancelled"],
+                "stream": "ext://sys.stderr",
+            }
+        },
+        "loggers": {"uzu_gateway": logger, "uvicorn": logger},
+    }
 
 
 def log_request(record: RequestRecord, method: str, path: str) -> None:

@@ -10,7 +10,7 @@ from uzu_gateway.app import create_app
 from uzu_gateway.engine.fake import FakeEngine
 from uzu_gateway.engine.port import Engine
 from uzu_gateway.engine.triton import TritonEngine
-from uzu_gateway.request_log import LOG_CONFIG
+from uzu_gateway.request_log import log_config
 from uzu_gateway.settings import Settings
 
 KEEP_ALIVE_S = 75
@@ -39,7 +39,7 @@ def make_server(settings: Settings, engine: Engine) -> uvicorn.Server:
         ws="none",
         lifespan="on",
         access_log=False,
-        log_config=LOG_CONFIG,
+        log_config=log_config(settings.log_level),
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=math.ceil(settings.shutdown_grace_s),

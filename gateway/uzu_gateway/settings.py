@@ -49,3 +49,8 @@ class Settings(BaseModel):
     models_ttl_s: float = Field(
         default=1.0, ge=0, le=60, description="seconds for which the list of served models is remembered"
     )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info",
+        description="least severe lines that are logged: one for each request is `info`, failures are "
+        "`warning` and `error`",
+    )

@@ -75,7 +75,7 @@ def cli() -> None:
     type=click.Choice(LOG_LEVELS),
     default="info",
     show_default=True,
-    help="How much Triton says.",
+    help="How much Triton and the gateway say.",
 )
 @click.option(
     "--ready-timeout",

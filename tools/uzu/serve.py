@@ -58,7 +58,7 @@ class ServeOptions:
         keep: leave the run directory when it ends.
         triton_ports: HTTP, gRPC and metrics; None means any free one.
         engine_options: go into 1/model.json.
-        log_level: how much Triton says.
+        log_level: how much Triton and the gateway say.
         ready_timeout_s: until the model is loaded.
 
     """
@@ -151,6 +151,7 @@ def _run(
                 *(sys.executable, "-m", "uzu_gateway"),
                 *("--host", options.host, "--port", str(options.port)),
                 *("--triton-url", plan.grpc_address, "--default-model", name),
+                *("--log-level", options.log_level),
             ],
             environment=environment,
             ready=lambda: answers(f"{url}/health/ready"),

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from uzu.ports import free_ports
 from uzu_gateway.__main__ import parse_arguments
 from uzu_gateway.settings import Settings
 
@@ -131,6 +132,23 @@ def test_one_line_for_each_request_and_never_a_prompt(start: Callable[..., Proce
     assert first["ms"] >= 0
     assert (requests["second"]["status"], requests["second"]["error"]) == (400, "unsupported_parameter")
     assert "secret" not in json.dumps(gateway.lines)
+
+
+def test_at_level_warning_only_what_goes_wrong_is_logged(start: Callable[..., Process]) -> None:
+    port, nobody = free_ports(2)
+    triton = f"127.0.0.1:{nobody}"
+    gateway = start(
+        "--log-level", "warning", "--engine", "triton", "--triton-url", triton, "--port", str(port)
+    )
+    transport = httpx.HTTPTransport(retries=8)
+    with httpx.Client(transport=transport, base_url=f"http://127.0.0.1:{port}") as client:
+        assert client.get("/health/live").status_code == 200
+        assert gateway.lines == []
+        assert client.post("/v1/completions", json={"prompt": "p"}).status_code == 503
+    gateway.process.terminate()
+    gateway.end()
+    assert [line["level"] for line in gateway.lines] == ["warning"]
+    assert gateway.lines[0]["message"].startswith("EngineUnavailableError")
 
 
 def test_a_stop_lets_streams_finish(start: Callable[..., Process]) -> None:
