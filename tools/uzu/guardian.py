@@ -16,11 +16,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _ORPHANS_GRACE_S = 2.0
+_KILL_AGAIN_S = 0.5
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _WATCHED = {*_STOP_SIGNALS, signal.SIGCHLD}
 
@@ -51,7 +53,8 @@ def main(arguments: list[str]) -> int:
     return code
 
 
-def _watch(child: int, grace_s: float) -> int:
+def _watch(child: int, grace_s: float, kill: Callable[[int], None] | None = None) -> int:
+    kill = kill or _kill
     code: int | None = None
     kill_at: float | None = None
     while True:
@@ -71,7 +74,9 @@ def _watch(child: int, grace_s: float) -> int:
             return code
         if kill_at is not None and time.monotonic() >= kill_at:
             for process in _descendants():
-                _kill(process)
+                kill(process)
+            # One that cannot die at once (it is in the middle of a system call) is not waited for in a spin.
+            kill_at = time.monotonic() + _KILL_AGAIN_S
 
 
 def _reap(child: int) -> tuple[int | None, bool]:

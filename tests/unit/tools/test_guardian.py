@@ -26,6 +26,22 @@ with open(sys.argv[1] + ".new", "w") as file:
 os.rename(sys.argv[1] + ".new", sys.argv[1])
 time.sleep(120)
 """
+# Watches a child that outlives attempts to kill it for a second; says how many there were.
+UNKILLABLE = """
+import os, signal, subprocess, sys, time
+from uzu import guardian
+signal.pthread_sigmask(signal.SIG_BLOCK, guardian._WATCHED)
+child = subprocess.Popen([sys.executable, "-c", "import signal, time; time.sleep(60)"], restore_signals=False)
+os.kill(os.getpid(), signal.SIGTERM)
+attempts = []
+def kill(pid):
+    attempts.append(time.monotonic())
+    if attempts[-1] - attempts[0] > 1.0:
+        os.kill(pid, signal.SIGKILL)
+code = guardian._watch(child.pid, 0.0, kill)
+child.returncode = code
+print(code, len(attempts))
+"""
 
 
 def alive(pid: int) -> bool:
@@ -89,6 +105,16 @@ def test_a_child_that_ignores_sigterm_is_killed(
         time.sleep(0.2)
     assert process.wait(timeout=within_s) == 128 + signal.SIGKILL
     assert time.monotonic() - started < within_s
+
+
+def test_what_does_not_die_at_once_is_not_waited_for_in_a_spin(
+    spawn: Callable[..., subprocess.Popen[str]],
+) -> None:
+    watcher = spawn([sys.executable, "-c", UNKILLABLE], stdout=subprocess.PIPE)
+    assert watcher.stdout is not None
+    code, attempts = map(int, watcher.stdout.read().split())
+    assert code == 128 + signal.SIGKILL
+    assert 2 <= attempts <= 5
 
 
 def test_exit_codes_pass_through(spawn: Callable[..., subprocess.Popen[str]]) -> None:
