@@ -32,8 +32,9 @@ from uzu.sources.specifier import (
     parse_specifier,
 )
 from uzu.store import Store
-from uzu.supervisor import Service, Supervisor
-from uzu.triton import TritonPlan, answers, explain_failure, find_installed, find_triton
+from uzu.supervisor import Service, Supervisor, hides_nothing
+from uzu.triton import TritonPlan, answers, find_installed, find_triton
+from uzu.triton_log import explain_failure, is_noise, is_table
 
 BACKENDS = ("auto", "native", "vllm", "tensorrtllm")
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -144,6 +145,7 @@ def _run(
             grace_s=plan.exit_timeout_s,
             failure=ExitCode.TRITON_FAILED,
             explain=explain_failure,
+            hides=hides_nothing if plan.verbose else lambda line: is_noise(line) or is_table(line),
         ),
         Service(
             name="gateway",

@@ -22,6 +22,11 @@ def last_line(lines: Sequence[str]) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
 
 
+def hides_nothing(line: str) -> bool:  # noqa: ARG001
+    """A log of which every line is shown."""
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
     """One process to supervise.
@@ -35,6 +40,7 @@ class Service:
         grace_s: from SIGTERM to SIGKILL.
         failure: exit code of `uzu` when this service fails.
         explain: picks from its last lines what says why it failed.
+        hides: whether a line of its log is shown only when it does not become ready.
 
     """
 
@@ -46,6 +52,16 @@ class Service:
     grace_s: float
     failure: ExitCode
     explain: Callable[[Sequence[str]], str] = field(default=last_line)
+    hides: Callable[[str], bool] = field(default=hides_nothing)
+
+
+@dataclass(slots=True)
+class _Running:
+    """A service's process, and whether it has been ready."""
+
+    service: Service
+    process: ManagedProcess
+    ready: bool = False
 
 
 class Supervisor:
@@ -55,7 +71,7 @@ class Supervisor:
         self._services = services
         self._console = console
         self._announce = announce
-        self._running: list[tuple[Service, ManagedProcess]] = []
+        self._running: list[_Running] = []
         self._stop = asyncio.Event()
 
     async def run(self) -> ExitCode:
@@ -74,47 +90,50 @@ class Supervisor:
         except OutputClosedError:
             return ExitCode.OK
         finally:
-            for service, process in reversed(self._running):
-                self._note(f"stopping {service.name}")
-                await process.stop()
+            for running in reversed(self._running):
+                self._note(f"stopping {running.service.name}")
+                await running.process.stop()
             for number in signals:
                 loop.remove_signal_handler(number)
 
     async def _serve(self) -> ExitCode:
         for service in self._services:
-            self._console.note(f"starting {service.name}")
-            started = time.monotonic()
-            process = await ManagedProcess.start(
-                service.command,
-                environment=service.environment,
-                grace_s=service.grace_s,
-                on_line=functools.partial(self._log, service.name),
-            )
-            self._running.append((service, process))
-            ready = asyncio.create_task(self._until_ready(service))
-            try:
-                outcome = await self._first_event(ready)
-            finally:
-                ready.cancel()
+            outcome = await self._start(service)
             if outcome is not None:
                 return outcome
-            if not ready.result():
-                reason = service.explain(process.recent_lines)
-                self._console.error(
-                    f"{service.name} was not ready after {service.ready_timeout_s:.0f} s; last: {reason}"
-                )
-                return service.failure
-            self._console.note(f"{service.name} is ready after {time.monotonic() - started:.1f} s")
         self._announce()
         outcome = await self._first_event(None)
         return ExitCode.OK if outcome is None else outcome
 
+    async def _start(self, service: Service) -> ExitCode | None:
+        """Start a service and wait until it is ready; None when it is."""
+        self._console.note(f"starting {service.name}")
+        started = time.monotonic()
+        process = await ManagedProcess.start(
+            service.command,
+            environment=service.environment,
+            grace_s=service.grace_s,
+            on_line=functools.partial(self._log, service),
+        )
+        running = _Running(service, process)
+        self._running.append(running)
+        ready = asyncio.create_task(self._until_ready(service))
+        try:
+            outcome = await self._first_event(ready)
+        finally:
+            ready.cancel()
+        if outcome is not None:
+            return outcome
+        if not ready.result():
+            return self._fail(running, f"was not ready after {service.ready_timeout_s:.0f} s; last")
+        running.ready = True
+        self._console.note(f"{service.name} is ready after {time.monotonic() - started:.1f} s")
+        return None
+
     async def _first_event(self, ready: asyncio.Task[bool] | None) -> ExitCode | None:
         """Wait for a stop, a death or `ready`. None when `ready` came first."""
         stop = asyncio.create_task(self._stop.wait())
-        deaths = {
-            asyncio.create_task(process.wait()): (service, process) for service, process in self._running
-        }
+        deaths = {asyncio.create_task(running.process.wait()): running for running in self._running}
         watched: set[asyncio.Task[bool] | asyncio.Task[int]] = {stop, *deaths}
         if ready is not None:
             watched.add(ready)
@@ -125,12 +144,19 @@ class Supervisor:
                 task.cancel()
         if stop in done:
             return ExitCode.OK
-        for task, (service, process) in deaths.items():
+        for task, running in deaths.items():
             if task in done:
-                reason = service.explain(process.recent_lines)
-                self._console.error(f"{service.name} {describe_exit(task.result())}: {reason}")
-                return service.failure
+                return self._fail(running, describe_exit(task.result()))
         return None
+
+    def _fail(self, running: _Running, how: str) -> ExitCode:
+        """Say how a service failed, and why."""
+        service, lines = running.service, running.process.recent_lines
+        if not running.ready:
+            for line in lines:
+                self._log(service, line, hidden=True)
+        self._console.error(f"{service.name} {how}: {service.explain(lines)}")
+        return service.failure
 
     async def _until_ready(self, service: Service) -> bool:
         started = said = time.monotonic()
@@ -147,13 +173,15 @@ class Supervisor:
 
     def _on_signal(self) -> None:
         if self._stop.is_set():
-            for _, process in self._running:
-                process.signal_stop()
+            for running in self._running:
+                running.process.signal_stop()
         self._stop.set()
 
-    def _log(self, name: str, line: str) -> None:
+    def _log(self, service: Service, line: str, *, hidden: bool = False) -> None:
+        if service.hides(line) != hidden:
+            return
         try:
-            self._console.log(name, line)
+            self._console.log(service.name, line)
         except OutputClosedError:
             self._stop.set()
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
+import http.client
 import shutil
-import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from uzu.interpreter import Interpreter
 from uzu.pypi import TRITON_WHEEL, TRITON_WHEEL_VERSION, fetch_package
 from uzu.store import Store
 
-_ERROR_LINE = re.compile(r'^E\d{4} \S+ \d+ \S+\] "?(?P<text>.*?)"?$')
 _STUB = "triton_python_backend_stub"
 _STUB_TIMEOUT_S = 120
 _EXIT_TIMEOUT_S = 25
@@ -165,6 +163,8 @@ class TritonPlan:
             *("--http-address=127.0.0.1", f"--http-port={self.http_port}"),
             *("--grpc-address=127.0.0.1", f"--grpc-port={self.grpc_port}"),
             *("--metrics-address=127.0.0.1", f"--metrics-port={self.metrics_port}"),
+            # What serves here uses no GPU; to ask for one is to be told at every start that there is none.
+            *("--allow-gpu-metrics=false", "--pinned-memory-pool-byte-size=0"),
             f"--log-info={'false' if self.quiet else 'true'}",
         ]
         if self.installation.caches is not None:
@@ -214,15 +214,5 @@ def answers(url: str) -> bool:
     try:
         with opener.open(url, timeout=_PROBE_TIMEOUT_S) as response:
             return int(response.status) == 200
-    except (OSError, urllib.error.URLError, ValueError):
+    except (OSError, http.client.HTTPException, ValueError):
         return False
-
-
-def explain_failure(lines: Sequence[str]) -> str:
-    """Of Triton's last lines, the one that names the cause: what failed to load, else its last error."""
-    errors = [match["text"] for line in lines if (match := _ERROR_LINE.match(line.strip()))]
-    loading = [text for text in errors if "failed to load" in text or "failed to poll" in text]
-    chosen = [text for text in loading if "failed to load all models" not in text] or errors
-    if chosen:
-        return chosen[-1].partition("\\n\\nAt:")[0]
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,7 @@ class Run:
         ready: Callable[[], bool] | None = None,
         ready_timeout_s: float = 10.0,
         grace_s: float = 5.0,
+        **options: Any,
     ) -> Service:
         pid_file = self.folder / name
         return Service(
@@ -60,6 +62,7 @@ class Run:
             ready_timeout_s=ready_timeout_s,
             grace_s=grace_s,
             failure=failure,
+            **options,
         )
 
     async def supervise(self, *services: Service) -> ExitCode:
@@ -183,3 +186,23 @@ async def test_endless_and_binary_lines_pass(run: Run) -> None:
     lines = run.out.getvalue().splitlines()
     assert "".join(line.removeprefix("triton  | ") for line in lines[:-2]) == "x" * 40000
     assert lines[-2:] == ["triton  | \ufffd\ufffd", "triton  | no end"]
+
+
+async def test_hidden_lines_are_shown_when_a_service_does_not_come_up(run: Run) -> None:
+    def hides(line: str) -> bool:
+        return line == "first"
+
+    options: dict[str, Any] = {"hides": hides}
+    failing = run.service("triton", FAILING, ExitCode.TRITON_FAILED, ready=lambda: False, **options)
+    await asyncio.wait_for(run.supervise(failing), 10)
+    assert sorted(run.out.getvalue().splitlines()) == ["triton  | first", "triton  | the reason"]
+
+
+async def test_hidden_lines_stay_hidden_once_a_service_was_ready(run: Run) -> None:
+    service = run.service("triton", POLITE, ExitCode.TRITON_FAILED, hides=lambda line: line == "up")
+    task = asyncio.create_task(run.supervise(service))
+    await asyncio.wait_for(run.announced.wait(), 10)
+    os.kill(run.pid("triton"), signal.SIGKILL)
+    assert await asyncio.wait_for(task, 10) == ExitCode.TRITON_FAILED
+    assert run.out.getvalue() == ""
+    assert "was killed by SIGKILL: up" in run.err.getvalue()

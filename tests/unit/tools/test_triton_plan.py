@@ -1,10 +1,12 @@
+import socketserver
+import threading
 from pathlib import Path
 
 import pytest
 
 from uzu.errors import UsageError
 from uzu.interpreter import Interpreter
-from uzu.triton import TritonInstallation, TritonPlan, explain_failure, find_installed, from_wheel
+from uzu.triton import TritonInstallation, TritonPlan, answers, find_installed, from_wheel
 
 PYTHON = Interpreter(
     Path("/venv/bin/python"), (3, 11), "1.26.4", "libpython3.11.so.1.0", Path("/py/lib"), True
@@ -112,18 +114,17 @@ def test_this_python_fits() -> None:
     Interpreter.current().check(numpy_below_2=True)
 
 
-def test_the_cause_is_picked_from_tritons_log() -> None:
-    lines = [
-        'I1201 04:39:43.06 7177 model_lifecycle.cc:472] "loading: smollm2:1"',
-        'E1201 04:39:43.06 7177 server.cc:241] "CudaDriverHelper has not been initialized."',
-        "E1201 04:39:43.29 7177 model_lifecycle.cc:642] \"failed to load 'smollm2' version 1: Internal: "
-        "OptionsError: unknown option 'lane'\\n\\nAt:\\n  /backends/uzu/model.py(8): <module>\\n\"",
-        "error: creating server: Internal - failed to load all models",
-        "",
-    ]
-    assert explain_failure(lines) == (
-        "failed to load 'smollm2' version 1: Internal: OptionsError: unknown option 'lane'"
-    )
-    assert explain_failure(lines[:2]) == "CudaDriverHelper has not been initialized."
-    assert explain_failure(["Killed", ""]) == "Killed"
-    assert explain_failure([]) == "it said nothing"
+def test_what_is_no_http_is_no_answer() -> None:
+    class Noise(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1024)
+            self.request.sendall(b"\x00\x00\x18\x04\n")
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Noise) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            assert not answers(f"http://127.0.0.1:{server.server_address[1]}/v2/health/ready")
+        finally:
+            server.shutdown()
+            thread.join()
