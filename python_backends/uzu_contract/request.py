@@ -96,6 +96,13 @@ class GenerateRequest:
     cache_salt: str = ""
     traceparent: str | None = None
 
+    @property
+    def logprob_count(self) -> int | None:
+        """How many of the likeliest tokens to report at each place; None reports no log-probabilities."""
+        if self.sampling.logprobs is None and "logprobs" in self.outputs:
+            return 0
+        return self.sampling.logprobs
+
 
 def decode_request(
     tensors: Tensors, parameters: Mapping[str, object], requested_outputs: Collection[str]
@@ -136,10 +143,13 @@ def decode_request(
         raise invalid("exclude_input_in_output", "must be true when streaming")
     if not exclude and isinstance(prompt, ChatPrompt):
         raise invalid("exclude_input_in_output", "must be true for messages, which have no text of their own")
+    sampling = parse_sampling(_json_object(tensors, "sampling_parameters"))
     flagged = {output for flag, output in RETURN_FLAGS.items() if _flag(tensors, flag, False)}
+    if sampling.logprobs is not None:
+        flagged.add("logprobs")
     return GenerateRequest(
         prompt=prompt,
-        sampling=parse_sampling(_json_object(tensors, "sampling_parameters")),
+        sampling=sampling,
         stream=stream,
         echo_prompt=not exclude,
         outputs=select_outputs(requested_outputs, flagged),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from uzu_contract.logprobs import TokenLogprobs, decode_logprobs, encode_logprobs
 from uzu_contract.tensors import ALWAYS_SENT, OUTPUT_NAMES
 
 UNFINISHED = "None"
@@ -39,6 +40,7 @@ class GenerateChunk:
         stop_reason: the stop string, or the stop token's id, that ended it.
         num_input_tokens: tokens of the prompt.
         num_cached_tokens: of these, how many came from the prefix cache.
+        logprobs: one for each of the tokens; None when nobody asked.
         perf_metrics: in the last response: times in milliseconds and counts.
 
     """
@@ -50,6 +52,7 @@ class GenerateChunk:
     stop_reason: str | None = None
     num_input_tokens: int = 0
     num_cached_tokens: int = 0
+    logprobs: tuple[TokenLogprobs, ...] | None = None
     perf_metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -87,6 +90,7 @@ def decode_chunk(arrays: Mapping[str, NDArray[Any]]) -> GenerateChunk:
         stop_reason=_read_text(arrays, "stop_reason", "") or None,
         num_input_tokens=int(arrays["num_input_tokens"][0]) if "num_input_tokens" in arrays else 0,
         num_cached_tokens=int(arrays["num_cached_tokens"][0]) if "num_cached_tokens" in arrays else 0,
+        logprobs=decode_logprobs(_read_text(arrays, "logprobs", "[]")) if "logprobs" in arrays else None,
         perf_metrics=json.loads(_read_text(arrays, "perf_metrics", "") or "{}"),
     )
 
@@ -103,6 +107,8 @@ def _encode(chunk: GenerateChunk, name: str) -> NDArray[Any] | None:
             return _bytes(chunk.finish_reason or UNFINISHED)
         case "stop_reason":
             return _bytes(chunk.stop_reason or "")
+        case "logprobs":
+            return None if chunk.logprobs is None else _bytes(encode_logprobs(chunk.logprobs))
         case "num_input_tokens":
             return np.array([chunk.num_input_tokens], np.uint32)
         case "num_output_tokens":

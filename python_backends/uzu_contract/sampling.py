@@ -73,7 +73,6 @@ class SamplingParams:
 NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "n": (1, None),
     "best_of": (1, None),
-    "logprobs": (False, None),
     "top_logprobs": (0, None),
     "prompt_logprobs": (None,),
     "bad_words": ([], None),

@@ -53,6 +53,8 @@ def completion_plan(
     if choices > 1 and choices * len(body.prompt) > MAX_GENERATIONS:
         raise invalid("n", f"times the prompts must be at most {MAX_GENERATIONS}")
     sampling = sampling_of(body)
+    if body.echo and sampling.logprobs is not None:
+        raise unsupported("logprobs", "is not supported with echo: those of the prompt are not known")
     requests: list[GenerateRequest] = []
     echoes: list[str] = []
     for prompt in body.prompt:
@@ -65,7 +67,7 @@ def completion_plan(
             stream=stream,
             # The text of tokens is known to the backend alone.
             echo_prompt=bool(body.echo) and not is_text,
-            outputs=OUTPUTS,
+            outputs=_outputs(sampling),
             cache_salt=body.cache_salt or "",
             traceparent=_traceparent(traceparent),
         )
@@ -116,11 +118,12 @@ def chat_request(body: ChatRequest, *, traceparent: str | None = None) -> Genera
         RequestError: naming the field.
 
     """
+    sampling = sampling_of(body)
     return GenerateRequest(
         prompt=_chat_prompt(body),
-        sampling=sampling_of(body),
+        sampling=sampling,
         stream=_stream(body),
-        outputs=OUTPUTS,
+        outputs=_outputs(sampling),
         cache_salt=body.cache_salt or "",
         traceparent=_traceparent(traceparent),
     )
@@ -133,7 +136,11 @@ def sampling_of(body: GenerationFields) -> SamplingParams:
         RequestError: naming the field.
 
     """
-    raw = {name: getattr(body, name) for name in SAMPLING_FIELDS if name in type(body).model_fields}
+    raw = {name: getattr(body, name) for name in SAMPLING_FIELDS}
+    if isinstance(body, ChatRequest):
+        if body.top_logprobs and not body.logprobs:
+            raise invalid("top_logprobs", "is allowed only with logprobs: true")
+        raw["logprobs"] = body.top_logprobs or 0 if body.logprobs else None
     renamed = body.max_completion_tokens is not None
     if renamed:
         if body.max_tokens not in (None, body.max_completion_tokens):
@@ -144,7 +151,13 @@ def sampling_of(body: GenerationFields) -> SamplingParams:
     except RequestError as error:
         if renamed and error.param == "max_tokens":
             raise invalid("max_completion_tokens", error.message.partition(": ")[2]) from None
+        if error.param == "logprobs" and isinstance(body, ChatRequest):
+            raise invalid("top_logprobs", error.message.partition(": ")[2]) from None
         raise
+
+
+def _outputs(sampling: SamplingParams) -> frozenset[str]:
+    return OUTPUTS if sampling.logprobs is None else OUTPUTS | {"logprobs"}
 
 
 def _stream(body: GenerationFields) -> bool:

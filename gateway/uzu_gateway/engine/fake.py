@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import zlib
 from collections import deque
@@ -10,6 +11,7 @@ from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from itertools import cycle, islice
 
+from uzu_contract.logprobs import ScoredToken, TokenLogprobs
 from uzu_contract.request import ChatPrompt, GenerateRequest, TextPrompt
 from uzu_contract.response import FinishReason, GenerateChunk
 from uzu_gateway.engine.port import EngineUnavailableError, ModelInfo, ModelNotFoundError
@@ -127,6 +129,7 @@ class FakeEngine:
                 finish_reason=finish,
                 stop_reason=stop,
                 num_input_tokens=len(prompt),
+                logprobs=_logprobs(piece, request.logprob_count),
             )
             if request.stream:
                 yield chunk
@@ -139,7 +142,24 @@ class FakeEngine:
                 finish_reason=whole[-1].finish_reason,
                 stop_reason=whole[-1].stop_reason,
                 num_input_tokens=len(prompt),
+                logprobs=(
+                    None
+                    if request.logprob_count is None
+                    else tuple(place for chunk in whole for place in chunk.logprobs or ())
+                ),
             )
+
+
+def _logprobs(piece: str, count: int | None) -> tuple[TokenLogprobs, ...] | None:
+    """Half of the probability for the word itself, half of the rest for the word with one mark, and so on."""
+    if count is None:
+        return None
+    words = [piece + "'" * i for i in range(max(1, count))]
+    scored = tuple(
+        ScoredToken(token_id(word), word.encode("utf-8", "surrogatepass"), -(rank * math.log(2)), rank)
+        for rank, word in enumerate(words, 1)
+    )
+    return (TokenLogprobs(scored[0], scored[:count]),)
 
 
 def token_id(piece: str) -> int:

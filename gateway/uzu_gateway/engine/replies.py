@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from uzu_contract.logprobs import TokenLogprobs
 from uzu_contract.response import FinishReason, GenerateChunk
+from uzu_gateway.engine.logprobs import TextOffsets, chat_logprobs, completion_logprobs
 
 JsonObject = dict[str, Any]
 
@@ -22,6 +24,8 @@ class Choice:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    logprobs: list[TokenLogprobs] | None = None
+    offsets: TextOffsets = field(default_factory=TextOffsets)
 
     def add(self, chunk: GenerateChunk) -> None:
         """Take a chunk in."""
@@ -30,6 +34,8 @@ class Choice:
         self.prompt_tokens = max(self.prompt_tokens, chunk.num_input_tokens)
         self.cached_tokens = max(self.cached_tokens, chunk.num_cached_tokens)
         self.completion_tokens += len(chunk.token_ids)
+        if chunk.logprobs is not None:
+            self.logprobs = [*(self.logprobs or ()), *chunk.logprobs]
 
     @property
     def text(self) -> str:
@@ -150,11 +156,13 @@ class CompletionReply(Reply):
         choice = self.choices[index]
         text = chunk.text if choice.texts else self._echoes[index] + chunk.text
         choice.add(chunk)
-        if text or chunk.finish_reason:
-            yield self._chunk(_text_choice(index, text, chunk.finish_reason))
+        if text or chunk.finish_reason or chunk.logprobs:
+            logprobs = _completion_logprobs(choice, chunk.logprobs)
+            yield self._chunk(_text_choice(index, text, logprobs, chunk.finish_reason))
 
     def _choice(self, index: int, choice: Choice) -> JsonObject:
-        return _text_choice(index, self._echoes[index] + choice.text, choice.finish_reason)
+        logprobs = _completion_logprobs(choice, choice.logprobs)
+        return _text_choice(index, self._echoes[index] + choice.text, logprobs, choice.finish_reason)
 
 
 class ChatReply(Reply):
@@ -170,23 +178,33 @@ class ChatReply(Reply):
         if not choice.texts:
             yield self._chunk(_delta_choice(index, {"role": "assistant", "content": ""}))
         choice.add(chunk)
-        if chunk.text:
-            yield self._chunk(_delta_choice(index, {"content": chunk.text}))
+        logprobs = None if chunk.logprobs is None else chat_logprobs(chunk.logprobs)
+        if chunk.text or (chunk.logprobs and not chunk.finish_reason):
+            yield self._chunk(_delta_choice(index, {"content": chunk.text}, logprobs))
+            logprobs = None
         if chunk.finish_reason:
-            yield self._chunk(_delta_choice(index, {}, chunk.finish_reason))
+            yield self._chunk(_delta_choice(index, {}, logprobs, chunk.finish_reason))
 
     def _choice(self, index: int, choice: Choice) -> JsonObject:
         return {
             "index": index,
             "message": {"role": "assistant", "content": choice.text, "refusal": None},
-            "logprobs": None,
+            "logprobs": None if choice.logprobs is None else chat_logprobs(choice.logprobs),
             "finish_reason": choice.finish_reason,
         }
 
 
-def _text_choice(index: int, text: str, finish: FinishReason | None) -> JsonObject:
-    return {"index": index, "text": text, "logprobs": None, "finish_reason": finish}
+def _completion_logprobs(choice: Choice, places: Sequence[TokenLogprobs] | None) -> JsonObject | None:
+    return None if places is None else completion_logprobs(places, choice.offsets)
 
 
-def _delta_choice(index: int, delta: JsonObject, finish: FinishReason | None = None) -> JsonObject:
-    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
+def _text_choice(
+    index: int, text: str, logprobs: JsonObject | None, finish: FinishReason | None
+) -> JsonObject:
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
+
+
+def _delta_choice(
+    index: int, delta: JsonObject, logprobs: JsonObject | None = None, finish: FinishReason | None = None
+) -> JsonObject:
+    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}

@@ -13,6 +13,10 @@ class ChatRequest(GenerationFields):
     """A conversation to go on from. The contract's own reader checks the messages."""
 
     messages: list[Any] = Field(description="objects with `role` and `content` (a string or text parts)")
+    logprobs: bool | None = Field(default=None, description="report each token's log-probability")
+    top_logprobs: int | None = Field(
+        default=None, description="with `logprobs`: report so many of the likeliest tokens as well, 0 to 20"
+    )
     add_generation_prompt: bool | None = Field(
         default=None, description="begin the assistant's turn; true unless `continue_final_message`"
     )

@@ -58,4 +58,7 @@ class CompletionRequest(GenerationFields):
         Prompts,
         PlainValidator(parse_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
     ] = Field(description="a string, a list of strings, token ids, or a list of token id lists")
+    logprobs: int | None = Field(
+        default=None, description="report each token's log-probability, and so many of the likeliest: 0 to 20"
+    )
     echo: bool | None = Field(default=None, description="put the prompt's text before the answer")

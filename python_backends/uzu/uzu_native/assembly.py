@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic
 
 from uzu_native.calibration import calibrate
-from uzu_native.detokenizer import Detokenizer
+from uzu_native.detokenizer import Detokenizer, TokenSpeller
 from uzu_native.engine import Engine
 from uzu_native.errors import OptionsError
 from uzu_native.model_folder import ModelFolder, ModelFolderError, load_model_folder
@@ -66,6 +66,7 @@ def load_model(
         end_token_ids=folder.end_token_ids,
         context_tokens=context,
         make_text_stream=lambda stop: Detokenizer(prompts.tokenizer, stop),
+        token_bytes=TokenSpeller(prompts.tokenizer).token_bytes,
         draw_seed=lambda: secrets.randbits(64),
         on_fault=on_fault,
         speculator=speculator,

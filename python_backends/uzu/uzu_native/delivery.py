@@ -45,6 +45,11 @@ def join_chunks(chunks: Sequence[GenerateChunk]) -> GenerateChunk:
         last,
         text="".join(chunk.text for chunk in chunks),
         token_ids=tuple(token for chunk in chunks for token in chunk.token_ids),
+        logprobs=(
+            None
+            if last.logprobs is None
+            else tuple(place for chunk in chunks for place in chunk.logprobs or ())
+        ),
     )
 
 

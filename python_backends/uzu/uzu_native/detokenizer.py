@@ -58,6 +58,43 @@ class Detokenizer:
         return text + self._matcher.flush()
 
 
+class TokenSpeller:
+    """How single tokens are written inside a text, control tokens included.
+
+    Args:
+        tokenizer: the model's.
+
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._anchor = tokenizer.encode_text("a")[-1:]
+        self._anchor_text = tokenizer.decode(self._anchor)
+        self._known: dict[int, bytes] = {}
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The token's bytes, empty for an id that no token has. They need not be whole characters."""
+        known = self._known.get(token_id)
+        if known is None:
+            known = self._known[token_id] = self._spell(token_id)
+        return known
+
+    def _spell(self, token_id: int) -> bytes:
+        tokenizer = self._tokenizer
+        text = tokenizer.token_text(token_id)
+        if text is None:
+            return b""
+        if token_id in tokenizer.special_ids:
+            return text.encode("utf-8")
+        if tokenizer.is_byte_level:
+            return _bytes_of(text)
+        if token_id in tokenizer.byte_token_ids:
+            return bytes([int(text[3:-1], 16)])
+        # Behind another token, a decoder does not drop the space of a text's first word.
+        whole = tokenizer.decode([*self._anchor, token_id])
+        return whole.removeprefix(self._anchor_text).encode("utf-8")
+
+
 class StopMatcher:
     """Cuts a text before the first stop string, handing out only what cannot belong to one.
 

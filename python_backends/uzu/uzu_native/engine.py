@@ -28,6 +28,7 @@ from uzu_native.output import Ending, ending_of, write_output
 from uzu_native.penalties import LogitAdjustment
 from uzu_native.sampler import Draw, sample
 from uzu_native.scheduler import ScheduledStep, Scheduler
+from uzu_native.scores import Scores, score
 from uzu_native.sequence import Listener, Sequence, TextStream
 from uzu_native.speculation import Speculator
 
@@ -52,6 +53,9 @@ class _Stop:
     pass
 
 
+_Sampled = tuple[Sequence, list[int], list[Scores]]
+"""Whose tokens, the tokens, and their log-probabilities where they are wanted."""
+
 _Mail = _Submitted | _Cancelled | _LaneDone | _Stop
 
 
@@ -69,6 +73,7 @@ class Engine:
         end_token_ids: tokens that end a text.
         context_tokens: longest prompt plus output.
         make_text_stream: makes a request's text stream out of its stop strings.
+        token_bytes: how a token is written, for log-probabilities.
         draw_seed: the seed of a request that names none.
         clock: seconds, monotonic.
         on_fault: told of faults that are the engine's own, not a request's.
@@ -83,6 +88,7 @@ class Engine:
         end_token_ids: frozenset[int],
         context_tokens: int,
         make_text_stream: Callable[[tuple[str, ...]], TextStream],
+        token_bytes: Callable[[int], bytes],
         draw_seed: Callable[[], int],
         clock: Callable[[], float] = monotonic,
         on_fault: Callable[[BaseException], None],
@@ -94,6 +100,7 @@ class Engine:
         self._options = options
         self._end_token_ids = end_token_ids
         self._make_text_stream = make_text_stream
+        self._token_bytes = token_bytes
         self._draw_seed = draw_seed
         self._clock = clock
         self._on_fault = on_fault
@@ -299,19 +306,22 @@ class Engine:
             return
         self._scheduler.complete(step)
         sampled = self._sample(logits, step)
-        endings = [self._append(sequence, tokens) for sequence, tokens in sampled]
+        endings = [self._append(sequence, tokens) for sequence, tokens, _ in sampled]
         self._launch()
-        for (sequence, tokens), appended in zip(sampled, endings, strict=True):
-            self._write(sequence, tokens, appended)
+        for (sequence, tokens, scores), appended in zip(sampled, endings, strict=True):
+            self._write(sequence, tokens, scores, appended)
 
-    def _sample(self, logits: NDArray[np.float32], step: ScheduledStep) -> list[tuple[Sequence, list[int]]]:
+    def _sample(self, logits: NDArray[np.float32], step: ScheduledStep) -> list[_Sampled]:
         sampling = [entry for entry in step.entries if entry.samples]
         if not sampling:
             return []
         draws = [self._draw(entry.sequence, entry.draft) for entry in sampling]
-        sampled = []
+        sampled: list[_Sampled] = []
+        row = 0
         for entry, tokens in zip(sampling, sample(logits, draws), strict=True):
             sequence = entry.sequence
+            rows = logits[row : row + 1 + len(entry.draft)]
+            row += len(rows)
             if isinstance(tokens, Exception):
                 self._on_fault(tokens)
                 self._refuse(sequence, ErrorCode.ENGINE_FAILED, FAULT_MESSAGE)
@@ -320,7 +330,9 @@ class Engine:
                     sequence.drafts.record(len(entry.draft), len(tokens) - 1)
                     self.metrics.drafted_tokens += len(entry.draft)
                     self.metrics.accepted_tokens += len(tokens) - 1
-                sampled.append((sequence, tokens))
+                count = sequence.request.logprob_count
+                scores = [] if count is None else score(rows, tokens, count)
+                sampled.append((sequence, tokens, scores))
         return sampled
 
     def _draw(self, sequence: Sequence, draft: tuple[int, ...]) -> Draw:
@@ -356,13 +368,16 @@ class Engine:
                 return ending
         return None
 
-    def _write(self, sequence: Sequence, tokens: list[int], appended: Ending | None) -> None:
+    def _write(
+        self, sequence: Sequence, tokens: list[int], scores: list[Scores], appended: Ending | None
+    ) -> None:
         """Tell the listener of new tokens, up to one that completes a stop string."""
         now = self._clock()
         last = len(tokens) - 1
         for index, token in enumerate(tokens):
             self.metrics.generated_tokens += 1
-            ending = write_output(sequence, token, appended if index == last else None, now)
+            logprobs = scores[index].spelled(self._token_bytes) if scores else None
+            ending = write_output(sequence, token, appended if index == last else None, now, logprobs)
             if ending is not None:
                 self._end(sequence, ending.reason)
                 return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from uzu_contract.logprobs import TokenLogprobs
 from uzu_contract.response import FinishReason, GenerateChunk
 from uzu_native.sequence import Sequence
 
@@ -36,7 +37,13 @@ def ending_of(sequence: Sequence, end_token_ids: frozenset[int]) -> Ending | Non
     return None
 
 
-def write_output(sequence: Sequence, token: int, ending: Ending | None, now_s: float) -> Ending | None:
+def write_output(
+    sequence: Sequence,
+    token: int,
+    ending: Ending | None,
+    now_s: float,
+    logprobs: TokenLogprobs | None = None,
+) -> Ending | None:
     """Pass on what a new token makes due, and say whether, and why, the sequence is over.
 
     Args:
@@ -44,9 +51,12 @@ def write_output(sequence: Sequence, token: int, ending: Ending | None, now_s: f
         token: the token, already the sequence's last one or one before it.
         ending: what `ending_of` said of it. A stop string in the text goes before.
         now_s: on the engine's clock.
+        logprobs: the token's, if the request wants them.
     """
     stream = sequence.text_stream
     sequence.unsent_tokens.append(token)
+    if logprobs is not None:
+        sequence.unsent_logprobs.append(logprobs)
     text = stream.push(token) if ending is None or ending.token_is_text else ""
     if ending is not None and stream.stop_reason is None:
         text += stream.finish()
@@ -67,10 +77,12 @@ def _send(sequence: Sequence, ending: Ending | None, now_s: float) -> None:
         stop_reason=ending.detail if ending else None,
         num_input_tokens=sequence.prompt_length,
         num_cached_tokens=sequence.cached_tokens,
+        logprobs=None if sequence.request.logprob_count is None else tuple(sequence.unsent_logprobs),
         perf_metrics=_perf_metrics(sequence, now_s) if ending else {},
     )
     sequence.unsent_text.clear()
     sequence.unsent_tokens.clear()
+    sequence.unsent_logprobs.clear()
     sequence.listener.on_chunk(chunk)
 
 

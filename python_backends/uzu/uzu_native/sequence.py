@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from uzu_contract.errors import RequestError
+from uzu_contract.logprobs import TokenLogprobs
 from uzu_contract.request import GenerateRequest
 from uzu_contract.response import GenerateChunk
 from uzu_native.penalties import LogitAdjustment
@@ -87,6 +88,7 @@ class Sequence:
     admitted_s: float | None = None
     first_token_s: float | None = None
     unsent_tokens: list[int] = field(default_factory=list)
+    unsent_logprobs: list[TokenLogprobs] = field(default_factory=list)
     unsent_text: list[str] = field(default_factory=list)
 
     @property

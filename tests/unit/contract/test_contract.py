@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from uzu_contract.errors import ErrorCode, RequestError
+from uzu_contract.logprobs import ScoredToken, TokenLogprobs
 from uzu_contract.request import (
     MAX_DEADLINE_MS,
     ChatPrompt,
@@ -62,7 +63,12 @@ samplings = st.builds(
     logit_bias=st.dictionaries(st.integers(0, 2**31 - 1), st.floats(-100, 100)).map(
         lambda biases: tuple(sorted(biases.items()))
     ),
+    logprobs=st.none() | st.integers(0, 20),
 )
+scored_tokens = st.builds(
+    ScoredToken, st.integers(0, 2**31), st.binary(max_size=9), st.floats(-9999, 0), st.integers(1, 99)
+)
+places = st.builds(TokenLogprobs, scored_tokens, st.lists(scored_tokens, max_size=3).map(tuple))
 
 
 @given(
@@ -78,7 +84,7 @@ def test_requests_survive_the_wire(prompt, sampling, outputs, priority, deadline
         prompt=prompt,
         sampling=sampling,
         stream=True,
-        outputs=frozenset({"text_output", *outputs}),
+        outputs=frozenset({"text_output", *outputs, *(() if sampling.logprobs is None else ["logprobs"])}),
         priority=priority,
         deadline_ms=deadline_ms,
         cache_salt=salt,
@@ -94,8 +100,9 @@ def test_requests_survive_the_wire(prompt, sampling, outputs, priority, deadline
     st.lists(st.integers(0, 2**31 - 1)).map(tuple),
     st.none() | st.sampled_from(FinishReason),
     st.none() | st.text(min_size=1),
+    st.none() | st.lists(places, max_size=3).map(tuple),
 )
-def test_responses_survive_the_wire(text, token_ids, finish, stop):
+def test_responses_survive_the_wire(text, token_ids, finish, stop, logprobs):
     chunk = GenerateChunk(
         text=text,
         token_ids=token_ids,
@@ -103,6 +110,7 @@ def test_responses_survive_the_wire(text, token_ids, finish, stop):
         stop_reason=stop,
         num_input_tokens=7,
         num_cached_tokens=3,
+        logprobs=logprobs,
         perf_metrics={"queue_ms": 1.5},
     )
     arrays = encode_chunk(chunk, OUTPUT_NAMES)
@@ -119,6 +127,25 @@ def test_outputs_are_sent_when_named_or_flagged():
     assert select_outputs(["token_ids"], []) == {"text_output", "token_ids"}
     for flag, output in RETURN_FLAGS.items():
         assert output in decode(text_input=strings("a"), **{flag: np.array([True])}).outputs
+
+
+def test_logprobs_are_asked_for_by_parameter_or_output():
+    by_parameter = decode(
+        text_input=strings("a"), sampling_parameters=strings('{"logprobs": 3}'), outputs=["text_output"]
+    )
+    by_output = decode(text_input=strings("a"), outputs=["text_output", "logprobs"])
+    by_flag = decode(text_input=strings("a"), return_logprobs=np.array([True]))
+    assert [r.logprob_count for r in (by_parameter, by_output, by_flag)] == [3, 0, 0]
+    assert all("logprobs" in r.outputs for r in (by_parameter, by_output, by_flag))
+    assert decode(text_input=strings("a")).logprob_count is None
+
+
+def test_logprobs_are_json_for_people_and_programs():
+    place = TokenLogprobs(ScoredToken(7, "é".encode()[:1], -0.25, 2), (ScoredToken(5, b"a", -0.125, 1),))
+    arrays = encode_chunk(GenerateChunk(text="", logprobs=(place,)), OUTPUT_NAMES)
+    best = {"token_id": 5, "token": "a", "bytes": [97], "logprob": -0.125, "rank": 1}
+    chosen = {"token_id": 7, "token": "\ufffd", "bytes": [195], "logprob": -0.25, "rank": 2}
+    assert json.loads(arrays["logprobs"][0]) == [{**chosen, "top": [best]}]
 
 
 def test_text_prompts_echo_unless_told_or_streaming():

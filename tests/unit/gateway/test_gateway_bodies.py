@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -156,8 +157,6 @@ def test_max_completion_tokens_is_max_tokens() -> None:
 
 
 WRONG_VALUES: dict[str, Any] = {
-    "logprobs": True,
-    "top_logprobs": 5,
     "tools": [{"type": "function"}],
     "tool_choice": "auto",
     "response_format": {"type": "json_object"},
@@ -183,7 +182,7 @@ def test_every_refused_field_refuses_something_and_accepts_its_neutral_values(na
 
 
 def test_one_is_not_true() -> None:
-    for fields in ({"n": True}, {"logprobs": 0}, {"use_beam_search": 0}):
+    for fields in ({"n": True}, {"logprobs": True}, {"use_beam_search": 0}):
         with pytest.raises(RequestError):
             completion(**fields)
 
@@ -194,7 +193,8 @@ def test_harmless_fields_are_accepted(name: str) -> None:
 
 
 def test_no_field_is_in_two_lists() -> None:
-    honoured = set(CompletionRequest.model_fields) | set(ChatRequest.model_fields)
+    # What one route honours the other may refuse.
+    honoured = set(CompletionRequest.model_fields) & set(ChatRequest.model_fields)
     assert not honoured & (set(REFUSED) | set(IGNORED))
     assert not set(REFUSED) & set(IGNORED)
 
@@ -212,6 +212,37 @@ def test_choices_have_consecutive_seeds_and_are_in_the_order_of_the_prompts() ->
     assert [request.prompt for request in plan.requests] == [TextPrompt("a")] * 3 + [TextPrompt("b")] * 3
     assert [request.sampling.seed for request in plan.requests] == [2**64 - 2, 2**64 - 1, 0] * 2
     assert [request.sampling.seed for request in chat_requests(chat(n=2))] == [None, None]
+
+
+@pytest.mark.parametrize("count", [None, 0, 20])
+def test_logprobs(count: int | None) -> None:
+    (request,) = completion_plan(completion(logprobs=count), max_prompts=1).requests
+    other = chat_request(chat(logprobs=count is not None, top_logprobs=count))
+    for made in (request, other):
+        assert made.sampling.logprobs == made.logprob_count == count
+        assert ("logprobs" in made.outputs) == (count is not None)
+    assert chat_request(chat(logprobs=True)).sampling.logprobs == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "code", "param"),
+    [
+        (lambda: completion_plan(completion(logprobs=21), max_prompts=1), "invalid_parameter", "logprobs"),
+        (
+            lambda: completion_plan(completion(logprobs=1, echo=True), max_prompts=1),
+            "unsupported_parameter",
+            "logprobs",
+        ),
+        (lambda: completion(top_logprobs=1), "unsupported_parameter", "top_logprobs"),
+        (lambda: chat_request(chat(top_logprobs=1)), "invalid_parameter", "top_logprobs"),
+        (lambda: chat_request(chat(logprobs=True, top_logprobs=21)), "invalid_parameter", "top_logprobs"),
+        (lambda: chat(logprobs=3), "invalid_parameter", "logprobs"),
+    ],
+)
+def test_wrong_logprobs(make: Callable[[], object], code: str, param: str) -> None:
+    with pytest.raises(RequestError) as raised:
+        make()
+    assert (raised.value.code, raised.value.param) == (code, param)
 
 
 def test_choices_are_bounded() -> None:

@@ -5,8 +5,12 @@ from typing import Any
 
 import httpx
 
+from uzu_contract.logprobs import ScoredToken, TokenLogprobs
 from uzu_contract.request import ChatPrompt
+from uzu_contract.response import FinishReason, GenerateChunk
 from uzu_gateway.engine.fake import FakeBehaviour, FakeEngine
+from uzu_gateway.engine.logprobs import TextOffsets, chat_logprobs, completion_logprobs
+from uzu_gateway.engine.replies import ChatReply, CompletionReply
 
 URL = "/v1/chat/completions"
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello dear world"}]
@@ -85,3 +89,46 @@ async def test_several_choices(client: httpx.AsyncClient, engine: FakeEngine, ev
         deltas = [c["choices"][0]["delta"] for c in chunks if c["choices"][0]["index"] == index]
         assert deltas[0] == {"role": "assistant", "content": ""}
         assert "".join(delta.get("content", "") for delta in deltas) == "hello dear world"
+
+
+async def test_logprobs_of_a_chat(client: httpx.AsyncClient, events: Events) -> None:
+    body = {"messages": MESSAGES, "logprobs": True, "top_logprobs": 2}
+    choice = (await client.post(URL, json=body)).json()["choices"][0]
+    content = choice["logprobs"]["content"]
+    assert choice["logprobs"]["refusal"] is None
+    assert [place["token"] for place in content] == ["hello", " dear", " world"]
+    assert content[0]["bytes"] == list(b"hello")
+    assert content[0]["logprob"] == content[0]["top_logprobs"][0]["logprob"]
+    assert [set(top) for top in content[0]["top_logprobs"]] == [{"token", "logprob", "bytes"}] * 2
+    streamed = []
+    for chunk in events((await client.post(URL, json={**body, "stream": True})).text)[:-1]:
+        delta, logprobs = chunk["choices"][0]["delta"], chunk["choices"][0]["logprobs"]
+        assert (logprobs is not None) == bool(delta.get("content"))
+        streamed += logprobs["content"] if logprobs else []
+    assert streamed == content
+    bare = (await client.post(URL, json={"messages": MESSAGES, "logprobs": True})).json()
+    assert [p["top_logprobs"] for p in bare["choices"][0]["logprobs"]["content"]] == [[], [], []]
+
+
+def test_tokens_that_are_no_characters() -> None:
+    world = "世".encode()
+    places = [
+        TokenLogprobs(ScoredToken(i, part, -0.5, 1)) for i, part in enumerate((b"a", world[:1], world[1:]))
+    ]
+    offsets = TextOffsets()
+    assert [p["token"] for p in chat_logprobs(places)["content"]] == ["a", "\\xe4", "\\xb8\\x96"]
+    first = completion_logprobs(places, offsets)
+    assert first["tokens"] == ["a", "bytes:\\xe4", "bytes:\\xb8\\x96"]
+    assert first["text_offset"] == [0, 1, 1]
+    assert completion_logprobs(places[:1], offsets)["text_offset"] == [2]
+
+
+def test_a_chunk_of_tokens_without_text_keeps_its_logprobs() -> None:
+    place = TokenLogprobs(ScoredToken(2, b"<|end|>", -0.5, 1))
+    last = GenerateChunk(text="", token_ids=(2,), logprobs=(place,), finish_reason=FinishReason.STOP)
+    early = GenerateChunk(text="", token_ids=(2,), logprobs=(place,))
+    for reply in (ChatReply("m", 1), CompletionReply("m", [""])):
+        for chunk in (early, last):
+            sent = [made["choices"][0]["logprobs"] for made in reply.stream(0, chunk)]
+            assert len([logprobs for logprobs in sent if logprobs]) == 1
+    assert len(reply.body()["choices"][0]["logprobs"]["tokens"]) == 2

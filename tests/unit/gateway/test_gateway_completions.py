@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -77,6 +78,26 @@ async def test_choices_of_prompts(client: httpx.AsyncClient, events: Events, str
         usage = answer["usage"]
     assert texts == ["a b", "a b", "c d e", "c d e"]
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (5, 10)
+
+
+async def test_logprobs_of_a_completion(client: httpx.AsyncClient, events: Events) -> None:
+    body = {"prompt": "Gr\u00fc\u00dfe an alle", "logprobs": 2}
+    choice = (await client.post(URL, json=body)).json()["choices"][0]
+    logprobs = choice["logprobs"]
+    half, quarter = pytest.approx(math.log(0.5)), pytest.approx(math.log(0.25))
+    assert logprobs == {
+        "tokens": ["Gr\u00fc\u00dfe", " an", " alle"],
+        "token_logprobs": [half, half, half],
+        "top_logprobs": [{word: half, word + "'": quarter} for word in ("Gr\u00fc\u00dfe", " an", " alle")],
+        "text_offset": [0, 5, 8],
+    }
+    streamed: dict[str, list[Any]] = {name: [] for name in logprobs}
+    for chunk in events((await client.post(URL, json={**body, "stream": True})).text)[:-1]:
+        for name, values in chunk["choices"][0]["logprobs"].items():
+            streamed[name] += values
+    assert streamed == logprobs
+    only = (await client.post(URL, json={**body, "logprobs": 0})).json()["choices"][0]["logprobs"]
+    assert only["top_logprobs"][1] == {" an": half}
 
 
 async def test_prompts_run_at_once(client: httpx.AsyncClient, engine: FakeEngine) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from uzu_contract.errors import RequestError
+from uzu_contract.logprobs import TokenLogprobs
 from uzu_contract.request import GenerateRequest, TokenPrompt
 from uzu_contract.response import FinishReason, GenerateChunk
 from uzu_contract.sampling import SamplingParams
 from uzu_native.engine import Engine
 from uzu_native.executor import FakeExecutor
 from uzu_native.options import EngineOptions
-from uzu_native.speculation import Speculator
+from uzu_native.speculation import Candidate, Speculator
 
 END_TOKEN = 63
 
@@ -35,6 +37,25 @@ class WordStream:
         return ""
 
 
+class Oracle:
+    """Guesses from known continuations, with every so-manieth guess wrong."""
+
+    def __init__(self, texts: list[list[int]], wrong_every: int) -> None:
+        self.texts = texts
+        self.wrong_every = wrong_every
+        self.random = random.Random(1)
+
+    def draft(self, candidates: Sequence[Candidate]) -> list[list[int]]:
+        drafts = []
+        for candidate in candidates:
+            known = list(candidate.token_ids)
+            (text,) = [t for t in self.texts if t[: len(known)] == known]
+            count = min(self.random.randrange(6), candidate.room)
+            guess = text[len(known) :][:count]
+            drafts.append([t if self.random.randrange(self.wrong_every) else (t + 1) % 60 for t in guess])
+        return drafts
+
+
 @dataclass
 class Recorder:
     """A listener that keeps what it is told."""
@@ -54,6 +75,10 @@ class Recorder:
     @property
     def token_ids(self) -> list[int]:
         return [t for chunk in self.chunks for t in chunk.token_ids]
+
+    @property
+    def logprobs(self) -> list[TokenLogprobs]:
+        return [place for chunk in self.chunks for place in chunk.logprobs or ()]
 
     @property
     def text(self) -> str:
@@ -102,6 +127,7 @@ def make_engine(
         end_token_ids=frozenset({END_TOKEN}),
         context_tokens=context_tokens,
         make_text_stream=WordStream,
+        token_bytes=lambda token: f"<{token}>".encode(),
         draw_seed=lambda: 7,
         clock=clock or ManualClock(),
         on_fault=raise_fault if faults is None else faults.append,

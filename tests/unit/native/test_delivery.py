@@ -2,6 +2,7 @@ import threading
 import time
 
 from uzu_contract.errors import ErrorCode, RequestError
+from uzu_contract.logprobs import ScoredToken, TokenLogprobs
 from uzu_contract.response import FinishReason, GenerateChunk
 from uzu_native.delivery import Delivery, join_chunks
 
@@ -63,6 +64,13 @@ def chunk(text, finish=None):
 def test_chunks_join_without_loss():
     joined = join_chunks([chunk("a"), chunk("bc"), chunk("d", FinishReason.STOP)])
     assert (joined.text, joined.token_ids, joined.finish_reason) == ("abcd", (1, 2, 1), FinishReason.STOP)
+
+
+def test_logprobs_join_with_their_tokens():
+    places = [TokenLogprobs(ScoredToken(i, b"x", -0.5, 1)) for i in range(3)]
+    chunks = [GenerateChunk(text="x", token_ids=(i,), logprobs=(place,)) for i, place in enumerate(places)]
+    assert join_chunks(chunks).logprobs == tuple(places)
+    assert join_chunks([chunk("a"), chunk("b")]).logprobs is None
 
 
 def test_a_client_that_falls_behind_gets_joined_chunks():

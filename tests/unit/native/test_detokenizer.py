@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from text_fixtures import KINDS, byte_level, llama_metaspace, texts
 
-from uzu_native.detokenizer import Detokenizer, StopMatcher
+from uzu_native.detokenizer import Detokenizer, StopMatcher, TokenSpeller
 from uzu_native.tokenizer import Tokenizer
 
 
@@ -165,3 +165,15 @@ def test_a_token_costs_the_same_however_long_the_text(tmp_path):
     assert "".join(parts) == "the capital of France is Paris 渦 " * 100
     assert max(decoded) <= 5
     assert len(decoded) <= 2 * len(parts)
+
+
+@pytest.mark.parametrize("text", ["a cat", "Grüße, 世界 👩‍👩‍👧!"])
+def test_tokens_are_spelled_as_they_stand_in_a_text(tokenizer, text):
+    speller = TokenSpeller(tokenizer)
+    ids = tokenizer.encode_text(text)
+    for _ in range(2):
+        spelled = b"".join(speller.token_bytes(i) for i in ids if i not in tokenizer.special_ids)
+        assert spelled.decode().strip() == tokenizer.decode(ids).strip()
+    assert speller.token_bytes(10**6) == b""
+    for token_id in tokenizer.special_ids:
+        assert speller.token_bytes(token_id).decode() == tokenizer.token_text(token_id)

@@ -1,3 +1,4 @@
+import math
 import random
 import time
 
@@ -7,6 +8,7 @@ from engine_fixtures import (
     END_TOKEN,
     Faults,
     ManualClock,
+    Oracle,
     Recorder,
     make_engine,
     make_request,
@@ -132,6 +134,50 @@ def test_penalties_count_the_tokens_of_the_answer():
         for penalty in (0.0, 2.0, -2.0)
     )
     assert encouraged < 10 < free < penalized
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_logprobs_are_the_same_alone_batched_preempted_and_speculated(sampling):
+    jobs = [(prompt(9, i), make_request(max_tokens=20, logprobs=3, **sampling)) for i in range(6)]
+    lone = [run(make_engine(), job)[0] for job in jobs]
+    texts = [[*p, *r.token_ids] for (p, _), r in zip(jobs, lone, strict=True)]
+    batched = make_engine(FakeExecutor(256))
+    preempting = make_engine(FakeExecutor(16))
+    speculating = make_engine(FakeExecutor(256), speculator=Oracle(texts, wrong_every=4))
+    for engine in (batched, preempting, speculating):
+        for recorder, alone_one in zip(run(engine, *jobs), lone, strict=True):
+            assert recorder.token_ids == alone_one.token_ids
+            assert recorder.logprobs == alone_one.logprobs
+    assert preempting.metrics.preemptions > 0
+    assert 0 < speculating.metrics.accepted_tokens < speculating.metrics.drafted_tokens
+
+
+def test_logprobs_belong_to_their_tokens_and_are_the_models_own():
+    (recorder,) = run(make_engine(), (prompt(5), make_request(logprobs=20, temperature=2.0, seed=1)))
+    penalized = alone(prompt(5), logprobs=20, frequency_penalty=2.0, max_tokens=40)
+    for told in (recorder, penalized):
+        assert [place.chosen.token_id for place in told.logprobs] == told.token_ids
+        for place in told.logprobs:
+            assert place.chosen.token == f"<{place.chosen.token_id}>".encode()
+            assert [scored.rank for scored in place.top] == [*range(1, 21)]
+            assert sum(math.exp(scored.logprob) for scored in place.top) <= 1 + 1e-6
+    assert any(place.chosen.rank > 1 for place in recorder.logprobs)
+    # The penalty chooses other tokens, and does not change what the model thinks of them.
+    assert any(place.chosen.rank > 1 for place in penalized.logprobs)
+    greedy = alone(prompt(5), logprobs=1)
+    assert all(place.chosen == place.top[0] for place in greedy.logprobs)
+    assert alone(prompt(5)).chunks[0].logprobs is None
+    assert [len(place.top) for place in alone(prompt(5), outputs=frozenset({"logprobs"})).logprobs] == [
+        0
+    ] * 12
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_logprobs_end_where_the_text_does(stream):
+    tokens = alone(prompt(5)).token_ids
+    request = make_request(logprobs=0, stop=(f"<{tokens[4]}>",), stream=stream)
+    (recorder,) = run(make_engine(speculator=Oracle([prompt(5) + tokens], 1000)), (prompt(5), request))
+    assert [place.chosen.token_id for place in recorder.logprobs] == recorder.token_ids == tokens[:5]
 
 
 def test_a_bias_can_force_and_ban_tokens():

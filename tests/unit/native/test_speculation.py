@@ -1,7 +1,5 @@
-import random
-
 import pytest
-from engine_fixtures import END_TOKEN, make_engine, make_request, prompt, run
+from engine_fixtures import END_TOKEN, Oracle, make_engine, make_request, prompt, run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,25 +7,6 @@ from uzu_native.executor import FakeExecutor
 from uzu_native.speculation import Candidate, DraftHistory, Speculator, StepCosts
 
 CHEAP = StepCosts(base_s=0.007, row_s=0.0006)
-
-
-class Oracle:
-    """Guesses from known continuations, with every so-manieth guess wrong."""
-
-    def __init__(self, texts, wrong_every):
-        self.texts = texts
-        self.wrong_every = wrong_every
-        self.random = random.Random(1)
-
-    def draft(self, candidates):
-        drafts = []
-        for candidate in candidates:
-            known = list(candidate.token_ids)
-            (text,) = [t for t in self.texts if t[: len(known)] == known]
-            count = min(self.random.randrange(6), candidate.room)
-            guess = text[len(known) :][:count]
-            drafts.append([t if self.random.randrange(self.wrong_every) else (t + 1) % 60 for t in guess])
-        return drafts
 
 
 @pytest.mark.parametrize(
