@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 from uzu_process import SMOLLM2_ENTRIES, STOP_TIMEOUT_S, ServeFactory, UzuServe
 
@@ -72,6 +73,35 @@ def test_when_a_part_is_killed_the_rest_ends(
     run = RunDirectory(settings.home / "run" / str(serve.process.pid))
     assert not run.path.exists()
     assert not list(Path("/dev/shm").glob(f"{run.shared_memory_prefix}*"))
+
+
+def test_a_killed_stub_is_replaced_and_running_streams_end(
+    uzu_serve: ServeFactory, wait_until: WaitUntil, settings: Settings
+) -> None:
+    serve = uzu_serve()
+    serve.wait_ready()
+    url = f"{serve.url}/v1/completions"
+    body = {"prompt": "1 2 3", "max_tokens": 8000, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", url, json=body, timeout=30) as response:
+        lines = (line for line in response.iter_lines() if line)
+        assert '"text"' in next(lines)
+        stub = serve.pid_of("triton_python_backend_stub")
+        os.kill(stub, signal.SIGKILL)
+        killed = time.monotonic()
+        *_, last = lines
+    assert '"code":"no_backend"' in last
+    assert time.monotonic() - killed < 10
+    answer = {"prompt": "1 2 3", "max_tokens": 4}
+    wait_until(lambda: httpx.post(url, json=answer, timeout=30).status_code == 200, 40, "it answers again")
+    assert serve.pid_of("triton_python_backend_stub") != stub
+    assert "triton lost its Python stub; starting it again (attempt 1 of 3)" in serve.log
+    assert serve.get("/health/ready") == 200
+    run = RunDirectory(settings.home / "run" / str(serve.process.pid))
+    regions = set(Path("/dev/shm").glob(f"{run.shared_memory_prefix}*"))
+    assert len(regions) == 1
+    serve.process.terminate()
+    assert serve.process.wait(timeout=STOP_TIMEOUT_S) == ExitCode.OK, serve.log
+    nothing_left(serve, wait_until)
 
 
 def test_when_uzu_is_killed_the_rest_ends_in_order(

@@ -15,7 +15,7 @@ class ExitCode(IntEnum):
     CANNOT_START = 2
     """What was asked for, or this machine, does not fit; nothing was started."""
     TRITON_FAILED = 3
-    """tritonserver ended, or the model was not ready in time."""
+    """tritonserver ended, was not ready in time, or lost its Python stub again and again."""
     GATEWAY_FAILED = 4
     """The gateway ended, or was not ready in time."""
     PREPARATION_FAILED = 5

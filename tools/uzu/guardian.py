@@ -73,7 +73,7 @@ def _watch(child: int, grace_s: float, kill: Callable[[int], None] | None = None
         if code is not None and not left:
             return code
         if kill_at is not None and time.monotonic() >= kill_at:
-            for process in _descendants():
+            for process in descendants(os.getpid()):
                 kill(process)
             # One that cannot die at once (it is in the middle of a system call) is not waited for in a spin.
             kill_at = time.monotonic() + _KILL_AGAIN_S
@@ -94,7 +94,8 @@ def _reap(child: int) -> tuple[int | None, bool]:
             code = ended if ended >= 0 else 128 - ended
 
 
-def _descendants() -> list[int]:
+def descendants(root: int) -> list[int]:
+    """Every process below the process `root`."""
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -104,7 +105,7 @@ def _descendants() -> list[int]:
                 continue
             children.setdefault(parent, []).append(int(folder.name))
     found: list[int] = []
-    ahead = [os.getpid()]
+    ahead = [root]
     while ahead:
         below = children.get(ahead.pop(), [])
         found += below

@@ -77,6 +77,11 @@ class ManagedProcess:
         return cls(process, on_line)
 
     @property
+    def pid(self) -> int:
+        """The guardian's; the service runs below it."""
+        return self._process.pid
+
+    @property
     def recent_lines(self) -> Sequence[str]:
         """The last lines of output, oldest first."""
         return tuple(self._recent)
@@ -88,6 +93,15 @@ class ManagedProcess:
     async def stop(self) -> int:
         """End it: SIGTERM, and SIGKILL after the grace."""
         self.signal_stop()
+        return await self.wait()
+
+    async def kill(self) -> int:
+        """End it at once."""
+        self.signal_stop()
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                # Another signal than before: two of a kind may arrive as one.
+                self._process.send_signal(signal.SIGINT)
         return await self.wait()
 
     def signal_stop(self) -> None:

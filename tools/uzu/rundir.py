@@ -53,6 +53,10 @@ class RunDirectory:
     def remove(self) -> None:
         """Remove the folder, and shared memory that a killed Triton left."""
         shutil.rmtree(self.path, ignore_errors=True)
+        self.remove_shared_memory()
+
+    def remove_shared_memory(self) -> None:
+        """Remove shared memory that a killed Triton left."""
         for region in _SHARED_MEMORY.glob(f"{self.shared_memory_prefix}*"):
             region.unlink(missing_ok=True)
 

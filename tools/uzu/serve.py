@@ -32,7 +32,8 @@ from uzu.sources.specifier import (
     parse_specifier,
 )
 from uzu.store import Store
-from uzu.supervisor import Service, Supervisor, hides_nothing
+from uzu.stub_watch import StubWatch
+from uzu.supervisor import Repair, Service, Supervisor, hides_nothing
 from uzu.triton import TritonPlan, answers, find_installed, find_triton
 from uzu.triton_log import explain_failure, is_noise, is_table
 
@@ -40,6 +41,7 @@ BACKENDS = ("auto", "native", "vllm", "tensorrtllm")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LogLevel = Literal["debug", "info", "warning", "error"]
 _MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_JSON = "-H 'Content-Type: application/json'"
 _GATEWAY_READY_TIMEOUT_S = 60.0
 _GATEWAY_GRACE_S = 15.0
 
@@ -146,6 +148,7 @@ def _run(
             failure=ExitCode.TRITON_FAILED,
             explain=explain_failure,
             hides=hides_nothing if plan.verbose else lambda line: is_noise(line) or is_table(line),
+            repair=Repair(whole=StubWatch(), clean=run.remove_shared_memory, loss="lost its Python stub"),
         ),
         Service(
             name="gateway",
@@ -167,8 +170,11 @@ def _run(
         console.result(
             f"\nUzu serves {name} at {url}/v1 (Ctrl-C stops it). Triton: {plan.http_url}, gRPC "
             f"{plan.grpc_address}, {plan.metrics_url}\nTry it:\n"
-            f"  curl {url}/v1/completions -H 'Content-Type: application/json' "
+            f"  curl {url}/v1/completions {_JSON} "
             """-d '{"prompt": "Once upon a time", "max_tokens": 100}'\n"""
+            f"  curl {url}/v1/chat/completions {_JSON} "
+            """-d '{"messages": [{"role": "user", "content": "What is the capital of France?"}], """
+            """"temperature": 0}'\n"""
         )
 
     if options.keep:

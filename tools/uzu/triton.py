@@ -15,7 +15,7 @@ from uzu.interpreter import Interpreter
 from uzu.pypi import TRITON_WHEEL, TRITON_WHEEL_VERSION, fetch_package
 from uzu.store import Store
 
-_STUB = "triton_python_backend_stub"
+STUB = "triton_python_backend_stub"
 _STUB_TIMEOUT_S = 120
 _EXIT_TIMEOUT_S = 25
 _PROBE_TIMEOUT_S = 3.0
@@ -66,8 +66,8 @@ def find_installed(search_path: str, environment: Mapping[str, str]) -> TritonIn
     python_backend = root / "backends" / "python"
     if not (python_backend / "libtriton_python.so").is_file():
         raise UsageError(f"{executable} has no Python backend ({python_backend}); install it, or leave PATH")
-    if not (python_backend / _STUB).is_file():
-        raise UsageError(f"{python_backend} has no {_STUB}; install Triton's Python backend again")
+    if not (python_backend / STUB).is_file():
+        raise UsageError(f"{python_backend} has no {STUB}; install Triton's Python backend again")
     caches = root / "caches"
     return TritonInstallation(
         executable=executable,
@@ -88,7 +88,7 @@ def from_wheel(folder: Path, interpreter: Interpreter) -> TritonInstallation:
     """
     root = folder / "pytriton" / "tritonserver"
     version = f"{interpreter.version[0]}.{interpreter.version[1]}"
-    stub = root / "python_backend_stubs" / version / _STUB
+    stub = root / "python_backend_stubs" / version / STUB
     if not stub.is_file():
         raise UsageError(f"{TRITON_WHEEL.requirement} has no stub for Python {version}; use 3.11 or 3.12")
     return TritonInstallation(

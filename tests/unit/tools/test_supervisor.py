@@ -13,7 +13,7 @@ import pytest
 
 from uzu.console import Console
 from uzu.errors import ExitCode
-from uzu.supervisor import Service, Supervisor
+from uzu.supervisor import Repair, Service, Supervisor
 
 # Writes its pid, then says "up", and on SIGTERM says "down" after a moment.
 POLITE = """
@@ -206,3 +206,91 @@ async def test_hidden_lines_stay_hidden_once_a_service_was_ready(run: Run) -> No
     assert await asyncio.wait_for(task, 10) == ExitCode.TRITON_FAILED
     assert run.out.getvalue() == ""
     assert "was killed by SIGKILL: up" in run.err.getvalue()
+
+
+def repair(run: Run, **changes: Any) -> Repair:
+    """Of a service that is whole while its `broken` file is absent; starting anew does not remove that."""
+    options: dict[str, Any] = {
+        "whole": lambda guardian: not (run.folder / "broken").exists(),
+        "clean": lambda: (run.folder / "triton").unlink(),
+        "loss": "lost its stub",
+        "lost_for_s": 0.1,
+        "pause_s": 0.1,
+    }
+    return Repair(**{**options, **changes})
+
+
+async def test_a_service_that_is_not_whole_is_started_again(
+    run: Run, wait_until: Callable[..., None]
+) -> None:
+    def clean() -> None:
+        for name in ("triton", "broken"):
+            (run.folder / name).unlink()
+
+    first = run.service("triton", STUBBORN, ExitCode.TRITON_FAILED, repair=repair(run, clean=clean))
+    second = run.service("gateway", POLITE, ExitCode.GATEWAY_FAILED)
+    task = asyncio.create_task(run.supervise(first, second))
+    await asyncio.wait_for(run.announced.wait(), 10)
+    was, beside = run.pid("triton"), run.pid("gateway")
+    process = Path(f"/proc/{was}")
+    (run.folder / "broken").touch()
+    again = "triton is ready after"
+    await asyncio.to_thread(wait_until, lambda: run.err.getvalue().count(again) == 2, 10, "it is mended")
+    assert run.pid("triton") != was
+    assert not await asyncio.to_thread(process.exists)
+    assert run.pid("gateway") == beside
+    assert "triton lost its stub; starting it again (attempt 1 of 3)" in run.err.getvalue()
+    os.kill(run.pid("triton"), signal.SIGKILL)
+    assert await asyncio.wait_for(task, 10) == ExitCode.TRITON_FAILED
+    assert run.gone("gateway")
+
+
+async def test_mending_that_does_not_last_ends_after_its_attempts(run: Run) -> None:
+    service = run.service("triton", POLITE, ExitCode.TRITON_FAILED, repair=repair(run))
+    task = asyncio.create_task(run.supervise(service))
+    await asyncio.wait_for(run.announced.wait(), 10)
+    (run.folder / "broken").touch()
+    assert await asyncio.wait_for(task, 30) == ExitCode.TRITON_FAILED
+    assert run.out.getvalue().splitlines().count("triton  | up") == 4
+    assert "error: triton lost its stub, after 3 attempts to mend it: " in run.err.getvalue()
+    assert run.gone("triton")
+
+
+async def test_mending_that_fails_is_tried_again(run: Run) -> None:
+    starts = "import sys; p = open(sys.argv[1] + '.starts', 'a'); p.write('x'); p.close();"
+    once = "sys.exit(9) if len(open(sys.argv[1] + '.starts').read()) > 1 else None"
+    service = run.service(
+        "triton", f"{starts}{once}{POLITE}", ExitCode.TRITON_FAILED, repair=repair(run, clean=lambda: None)
+    )
+    task = asyncio.create_task(run.supervise(service))
+    await asyncio.wait_for(run.announced.wait(), 10)
+    (run.folder / "triton").unlink()
+    (run.folder / "broken").touch()
+    assert await asyncio.wait_for(task, 30) == ExitCode.TRITON_FAILED
+    assert (run.folder / "triton.starts").read_text() == "x" * 4
+    assert "triton ended with exit code 9; starting it again (attempt 3 of 3)" in run.err.getvalue()
+    assert "error: triton ended with exit code 9, after 3 attempts to mend it" in run.err.getvalue()
+
+
+async def test_a_service_that_was_whole_for_long_begins_a_new_row(run: Run) -> None:
+    service = run.service(
+        "triton", POLITE, ExitCode.TRITON_FAILED, repair=repair(run, attempts=1, steady_s=0.0)
+    )
+    task = asyncio.create_task(run.supervise(service))
+    await asyncio.wait_for(run.announced.wait(), 10)
+    (run.folder / "broken").touch()
+    while run.err.getvalue().count("is ready after") < 4:
+        assert not task.done()
+        await asyncio.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await asyncio.wait_for(task, 10) == ExitCode.OK
+
+
+async def test_a_signal_while_mending_stops(run: Run, wait_until: Callable[..., None]) -> None:
+    service = run.service("triton", POLITE, ExitCode.TRITON_FAILED, repair=repair(run, pause_s=60.0))
+    task = asyncio.create_task(run.supervise(service))
+    await asyncio.wait_for(run.announced.wait(), 10)
+    (run.folder / "broken").touch()
+    await asyncio.to_thread(wait_until, lambda: "attempt 2" in run.err.getvalue(), 10, "it pauses")
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await asyncio.wait_for(task, 10) == ExitCode.OK
