@@ -38,16 +38,20 @@ def test_curl_completes_a_prompt_without_naming_a_model(served: UzuServe) -> Non
 
 
 def test_the_printed_curl_works(served: UzuServe) -> None:
-    printed = re.search(r"^  (curl .*)$", served.log, re.MULTILINE)
-    assert printed is not None
-    result = subprocess.run(
-        ["bash", "-c", f"{printed[1]} --silent --noproxy '*'"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    assert json.loads(result.stdout)["choices"][0]["text"]
+    printed = re.findall(r"^  (curl .*)$", served.log, re.MULTILINE)
+    answers = []
+    for command in printed:
+        result = subprocess.run(
+            ["bash", "-c", f"{command} --silent --fail-with-body --noproxy '*'"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        )
+        answers.append(json.loads(result.stdout)["choices"][0])
+    completion, chat = answers
+    assert completion["text"]
+    assert "Paris" in chat["message"]["content"]
 
 
 def test_the_capital_of_france(served: UzuServe) -> None:
