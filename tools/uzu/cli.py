@@ -16,6 +16,7 @@ from uzu.console import Console, OutputClosedError
 from uzu.doctor import examine
 from uzu.errors import ExitCode, UsageError, UzuError
 from uzu.fetch import fetch
+from uzu.plain_triton import PlainTritonOptions, run_triton
 from uzu.resources import model_repository
 from uzu.serve import BACKENDS, LOG_LEVELS, LogLevel, ServeOptions, serve
 from uzu.settings import Settings
@@ -117,6 +118,26 @@ def _serve(
             log_level=cast(LogLevel, log_level),
             ready_timeout_s=ready_timeout,
         ),
+        settings,
+        Console(color=settings.color),
+    )
+
+
+@cli.command("triton")
+@click.option(
+    "--repository",
+    type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True),
+    help="Model repository; default: the one that comes with Uzu.",
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- TRITON OPTIONS]")
+def _triton(repository: Path | None, arguments: tuple[str, ...]) -> ExitCode:
+    """Run a plain tritonserver with Uzu's backends until Ctrl-C.
+
+    It serves a model repository exactly as it is, without a gateway. What follows -- goes to tritonserver.
+    """
+    settings = Settings.from_environment()
+    return run_triton(
+        PlainTritonOptions(repository=repository or model_repository(), arguments=arguments),
         settings,
         Console(color=settings.color),
     )

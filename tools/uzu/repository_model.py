@@ -123,3 +123,16 @@ class NativeModel:
                 "repository of yours and name that with --repository"
             ) from error
         return self.weights
+
+
+def native_models(repository: Path) -> list[NativeModel]:
+    """The models of a repository that the native engine serves, by name.
+
+    Raises:
+        UsageError: the 1/model.json of one cannot be used.
+
+    """
+    configs = sorted(repository.glob("*/config.pbtxt"))
+    matches = [(config, _BACKEND.search(config.read_text("utf-8"))) for config in configs]
+    folders = [config.parent for config, match in matches if match and match["name"] == NATIVE_BACKEND]
+    return [NativeModel.load(RepositoryModel(repository, folder.name)) for folder in folders]

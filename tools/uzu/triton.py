@@ -17,7 +17,7 @@ from uzu.store import Store
 
 STUB = "triton_python_backend_stub"
 _STUB_TIMEOUT_S = 120
-_EXIT_TIMEOUT_S = 25
+EXIT_TIMEOUT_S = 25
 _PROBE_TIMEOUT_S = 3.0
 
 
@@ -117,6 +117,26 @@ def find_triton(
     return from_wheel(fetch_package(store, TRITON_WHEEL, console, environment).path, interpreter)
 
 
+def stub_options(shared_memory_prefix: str) -> list[str]:
+    """Tritonserver's options for the stubs of its Python backend."""
+    return [
+        f"--backend-config=python,stub-timeout-seconds={_STUB_TIMEOUT_S}",
+        f"--backend-config=python,shm-region-prefix-name={shared_memory_prefix}",
+    ]
+
+
+def triton_environment(
+    installation: TritonInstallation, interpreter: Interpreter, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """`inherited` with our Python first on PATH, and the libraries that server and stubs load."""
+    libraries = [*map(str, installation.libraries)]
+    if interpreter.library_folder is not None:
+        libraries.append(str(interpreter.library_folder))
+    libraries += [inherited[name] for name in ("LD_LIBRARY_PATH",) if inherited.get(name)]
+    path = [str(interpreter.executable.parent), inherited.get("PATH", "")]
+    return {**inherited, "LD_LIBRARY_PATH": ":".join(libraries), "PATH": ":".join(filter(None, path))}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TritonPlan:
     """One run of tritonserver on 127.0.0.1.
@@ -157,9 +177,8 @@ class TritonPlan:
             "--model-control-mode=explicit",
             *(f"--load-model={model}" for model in self.models),
             "--exit-on-error=true",
-            f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
-            f"--backend-config=python,stub-timeout-seconds={_STUB_TIMEOUT_S}",
-            f"--backend-config=python,shm-region-prefix-name={self.shared_memory_prefix}",
+            f"--exit-timeout-secs={EXIT_TIMEOUT_S}",
+            *stub_options(self.shared_memory_prefix),
             *("--http-address=127.0.0.1", f"--http-port={self.http_port}"),
             *("--grpc-address=127.0.0.1", f"--grpc-port={self.grpc_port}"),
             *("--metrics-address=127.0.0.1", f"--metrics-port={self.metrics_port}"),
@@ -174,13 +193,8 @@ class TritonPlan:
         return command
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
-        """`inherited` with our Python first on PATH, and the libraries that server and stubs load."""
-        libraries = [*map(str, self.installation.libraries)]
-        if self.interpreter.library_folder is not None:
-            libraries.append(str(self.interpreter.library_folder))
-        libraries += [inherited[name] for name in ("LD_LIBRARY_PATH",) if inherited.get(name)]
-        path = [str(self.interpreter.executable.parent), inherited.get("PATH", "")]
-        return {**inherited, "LD_LIBRARY_PATH": ":".join(libraries), "PATH": ":".join(filter(None, path))}
+        """See `triton_environment`."""
+        return triton_environment(self.installation, self.interpreter, inherited)
 
     @property
     def http_url(self) -> str:
@@ -200,7 +214,7 @@ class TritonPlan:
     @property
     def exit_timeout_s(self) -> float:
         """How long it takes at most to stop by itself."""
-        return _EXIT_TIMEOUT_S + 5.0
+        return EXIT_TIMEOUT_S + 5.0
 
     def is_ready(self) -> bool:
         """Whether every model can be asked."""

