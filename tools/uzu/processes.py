@@ -15,6 +15,7 @@ from pathlib import Path
 from uzu import guardian
 
 _RECENT_LINES = 400
+_OUTPUT_AFTER_END_S = 1.0
 _LONGEST_LINE_BYTES = 16 * 1024
 
 
@@ -115,7 +116,7 @@ class ManagedProcess:
         if output is None:
             raise RuntimeError("the process has no output pipe")
         rest = b""
-        while data := await output.read(65536):
+        while data := await self._read(output):
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 self._emit(line)
@@ -124,7 +125,18 @@ class ManagedProcess:
                 rest = b""
         if rest:
             self._emit(rest)
-        return await self._process.wait()
+        code = self._process.returncode
+        return await self._process.wait() if code is None else code
+
+    async def _read(self, output: asyncio.StreamReader) -> bytes:
+        """More output, or nothing at its end."""
+        while True:
+            try:
+                return await asyncio.wait_for(output.read(65536), _OUTPUT_AFTER_END_S)
+            except TimeoutError:
+                # When the guardian itself is killed, what it guarded may live on and hold the pipe open.
+                if self._process.returncode is not None:
+                    return b""
 
     def _emit(self, line: bytes) -> None:
         text = line.rstrip(b"\r").decode("utf-8", "replace")

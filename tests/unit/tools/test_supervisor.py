@@ -165,6 +165,23 @@ async def test_a_second_signal_kills_at_once(run: Run) -> None:
     assert run.gone("triton")
 
 
+async def test_an_orphan_that_holds_the_output_does_not_hide_a_death(run: Run) -> None:
+    family = (
+        "import os, subprocess, sys, time;"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"
+        "open(sys.argv[1], 'w').write(f'{os.getppid()} {child.pid}'); time.sleep(60)"
+    )
+    service = run.service("triton", family, ExitCode.TRITON_FAILED)
+    task = asyncio.create_task(run.supervise(service))
+    await asyncio.wait_for(run.announced.wait(), 10)
+    guardian, orphan = map(int, (run.folder / "triton").read_text().split())
+    try:
+        os.kill(guardian, signal.SIGKILL)
+        assert await asyncio.wait_for(task, 10) == ExitCode.TRITON_FAILED
+    finally:
+        os.kill(orphan, signal.SIGKILL)
+
+
 async def test_a_closed_output_stops(run: Run) -> None:
     class Closed(io.StringIO):
         def write(self, text: str) -> int:
