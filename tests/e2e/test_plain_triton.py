@@ -60,4 +60,4 @@ def test_an_option_that_triton_does_not_know_ends_it(
     (tmp_path / "models").mkdir()
     with UzuProcess(uzu_command, settings, tmp_path / "triton.log", arguments) as triton:
         assert triton.process.wait(timeout=60) == ExitCode.TRITON_FAILED, triton.log
-        assert "uzu: error: triton ended with exit code" in triton.log
+        assert "triton ended with exit code 1: unrecognized option '--no-such-option'" in triton.log

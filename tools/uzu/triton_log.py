@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 _ERROR_LINE = re.compile(r'^E\d{4} \S+ \d+ \S+\] "?(?P<text>.*?)"?$')
+_BAD_OPTION = re.compile(r"tritonserver: (?P<text>.*\boption .*)$")
 _TABLE = re.compile(r"^(\+-[-+]*\+|\|.*\||[IWE]\d{4} \S+ \d+ \S+\] ?|)$")
 """A table's line, the empty heading before it and the empty line behind it."""
 
@@ -27,8 +28,11 @@ def is_table(line: str) -> bool:
 
 
 def explain_failure(lines: Sequence[str]) -> str:
-    """Of Triton's last lines, the one that names the cause: what failed to load, else its last error."""
+    """The line that names the cause: a refused option, what failed to load, or else the last error."""
     told = [line.strip() for line in lines if line.strip() and not is_noise(line) and not is_table(line)]
+    refused = next((match["text"] for line in told if (match := _BAD_OPTION.search(line))), None)
+    if refused is not None:
+        return refused
     errors = [match["text"] for line in told if (match := _ERROR_LINE.match(line))]
     loading = [text for text in errors if "failed to load" in text or "failed to poll" in text]
     chosen = [text for text in loading if "failed to load all models" not in text] or errors

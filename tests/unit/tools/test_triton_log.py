@@ -30,6 +30,15 @@ def test_the_cause_is_picked_from_tritons_log() -> None:
     assert explain_failure([]) == "it said nothing"
 
 
+def test_an_option_that_triton_refuses_is_the_cause() -> None:
+    lines = [
+        "/opt/bin/tritonserver: unrecognized option '--no-such'",
+        "Usage: tritonserver [options]",
+        "Default is 0.",
+    ]
+    assert explain_failure(lines) == "unrecognized option '--no-such'"
+
+
 def test_noise_and_tables_are_no_cause() -> None:
     assert explain_failure(['E1201 04:39:43.06 7177 a.cc:1] "the cause"', CANCELLED, CUDA]) == "the cause"
     assert explain_failure([LOADING, CANCELLED, *TABLE]) == LOADING
