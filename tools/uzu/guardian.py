@@ -24,7 +24,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 _ORPHANS_GRACE_S = 2.0
 _KILL_AGAIN_S = 0.5
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_WATCHED = {*_STOP_SIGNALS, signal.SIGCHLD}
+# Comes once for every thread of a dying starter, so it must differ from what somebody sends twice on purpose.
+STARTER_DIED = signal.SIGUSR1
+_WATCHED = {*_STOP_SIGNALS, STARTER_DIED, signal.SIGCHLD}
 
 
 def main(arguments: list[str]) -> int:
@@ -32,7 +34,7 @@ def main(arguments: list[str]) -> int:
     starter, grace_s, command = int(arguments[0]), float(arguments[1]), arguments[2:]
     libc = ctypes.CDLL(None)
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    libc.prctl(_PR_SET_PDEATHSIG, STARTER_DIED)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     if os.getppid() != starter:
         return 128 + signal.SIGTERM
@@ -60,11 +62,11 @@ def _watch(child: int, grace_s: float, kill: Callable[[int], None] | None = None
     while True:
         wait_s = 3600.0 if kill_at is None else max(0.0, kill_at - time.monotonic())
         event = signal.sigtimedwait(_WATCHED, min(wait_s, 0.1) if code is not None else wait_s)
-        if event is not None and event.si_signo in _STOP_SIGNALS:
+        if event is not None and event.si_signo != signal.SIGCHLD:
             if kill_at is None and code is None:
                 kill_at = time.monotonic() + grace_s
                 os.kill(child, signal.SIGTERM)
-            else:
+            elif event.si_signo != STARTER_DIED:
                 kill_at = time.monotonic()
         ended, left = _reap(child)
         if ended is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from uzu.guardian import STARTER_DIED
 from uzu.processes import describe_exit, guarded, run_lines
 
 # Starts a guarded command as uzu does, says its own pid, and stays.
@@ -15,6 +16,17 @@ STARTER = """
 import subprocess, sys, time
 from uzu.processes import guarded
 subprocess.Popen(guarded([sys.executable, "-c", sys.argv[1], sys.argv[2]], 2.0), start_new_session=True)
+time.sleep(120)
+"""
+# On SIGTERM it takes a moment to leave in order.
+POLITE = """
+import os, signal, sys, time
+def down(*_):
+    time.sleep(0.5)
+    os.rename(sys.argv[1], sys.argv[1] + ".left")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, down)
+open(sys.argv[1], "w").close()
 time.sleep(120)
 """
 # A child that has a grandchild in a session of its own; both write down their pids.
@@ -66,6 +78,19 @@ def test_nothing_outlives_a_killed_starter(
     os.kill(starter.pid, signal.SIGKILL)
     starter.wait()
     wait_until(lambda: not any(map(alive, pids)), 10, "the family ended")
+
+
+def test_a_dying_starter_s_threads_are_no_second_request_to_stop(
+    tmp_path: Path, spawn: Callable[..., subprocess.Popen[str]], wait_until: Callable[..., None]
+) -> None:
+    up, left = tmp_path / "up", tmp_path / "up.left"
+    process = spawn(guarded([sys.executable, "-c", POLITE, str(up)], 10.0))
+    wait_until(up.exists, 10, "the child started")
+    for _ in range(3):
+        process.send_signal(STARTER_DIED)
+        time.sleep(0.1)
+    assert process.wait(timeout=5) == 0
+    assert left.exists()
 
 
 def test_nothing_outlives_a_killed_child(
