@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from uzu_contract.errors import RequestError, invalid, unsupported
+from uzu_contract.structured import StructuredOutputs, parse_structured_outputs
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 1024
@@ -42,6 +43,7 @@ class SamplingParams:
         logit_bias: (token id, what is added to its logit), by ascending id.
         logprobs: how many of the likeliest tokens to report at each place, beside the one that was chosen;
             None reports nothing.
+        structured_outputs: the form that the text must have; only tokens that keep to it are chosen from.
 
     """
 
@@ -60,6 +62,7 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None
+    structured_outputs: StructuredOutputs | None = None
 
     def to_json_object(self) -> dict[str, Any]:
         """The fields that differ from their defaults, as `parse_sampling` reads them."""
@@ -67,6 +70,8 @@ class SamplingParams:
         changed = {k: v for k, v in asdict(self).items() if v != getattr(defaults, k)}
         if "logit_bias" in changed:
             changed["logit_bias"] = {str(token): bias for token, bias in self.logit_bias}
+        if self.structured_outputs is not None:
+            changed["structured_outputs"] = self.structured_outputs.to_json_object()
         return changed
 
 
@@ -76,7 +81,6 @@ NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "top_logprobs": (0, None),
     "prompt_logprobs": (None,),
     "bad_words": ([], None),
-    "structured_outputs": (None,),
     "guided_decoding": (None,),
     "include_stop_str_in_output": (False, None),
     "skip_special_tokens": (True, None),
@@ -173,6 +177,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "repetition_penalty": _repetition_penalty,
     "logit_bias": _logit_bias,
     "logprobs": lambda v: _integer("logprobs", v, 0, MAX_LOGPROBS),
+    "structured_outputs": parse_structured_outputs,
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from uzu_contract.errors import RequestError
 from uzu_contract.request import GenerateRequest
 from uzu_gateway.context import gateway_of, record_of
 from uzu_gateway.disconnect import run_until_disconnect
@@ -18,11 +19,24 @@ from uzu_gateway.generation import IndexedChunk
 from uzu_gateway.sse import EventStream, event
 
 
-async def answer(request: Request, model: str, requests: Sequence[GenerateRequest], reply: Reply) -> Response:
+async def answer(
+    request: Request,
+    model: str,
+    requests: Sequence[GenerateRequest],
+    reply: Reply,
+    blame: Callable[[RequestError], RequestError] = lambda error: error,
+) -> Response:
     """Run `requests` and answer with `reply`.
 
     The response of a stream is made only when the engine has begun to answer, so that everything which fails
     before that is an ordinary error.
+
+    Args:
+        request: whose answer it is.
+        model: that answers.
+        requests: what the engine is to do.
+        reply: what the client is told.
+        blame: gives the engine's complaint the client's own names of the fields.
 
     Raises:
         ClientLeftError: the client left first; nothing is running any more.
@@ -33,12 +47,17 @@ async def answer(request: Request, model: str, requests: Sequence[GenerateReques
     record = record_of(request)
     chunks = gateway_of(request).generations.run(model, requests, record)
     if not requests[0].stream:
-        return JSONResponse(await run_until_disconnect(request.receive, _collect(chunks, reply)))
+        try:
+            return JSONResponse(await run_until_disconnect(request.receive, _collect(chunks, reply)))
+        except RequestError as error:
+            raise blame(error) from None
     events = _events(chunks, reply)
     try:
         first = await run_until_disconnect(request.receive, anext(events))
-    except BaseException:
+    except BaseException as error:
         await events.aclose()
+        if isinstance(error, RequestError):
+            raise blame(error) from None
         raise
     return EventStream(first, events, record)
 

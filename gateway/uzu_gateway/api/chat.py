@@ -8,6 +8,7 @@ from uzu_gateway.api.answer import answer, describe_body
 from uzu_gateway.context import gateway_of, record_of
 from uzu_gateway.engine.codec import chat_requests
 from uzu_gateway.engine.replies import ChatReply
+from uzu_gateway.engine.structured import wanted_form
 from uzu_gateway.schemas.chat import ChatRequest
 from uzu_gateway.schemas.parse import read_body
 
@@ -25,4 +26,4 @@ async def create_chat_completion(request: Request) -> Response:
     reply = ChatReply(
         model, len(generations), choices_per_prompt=len(generations), include_usage=body.include_usage
     )
-    return await answer(request, model, generations, reply)
+    return await answer(request, model, generations, reply, wanted_form(body).blame)

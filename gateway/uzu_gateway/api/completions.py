@@ -8,6 +8,7 @@ from uzu_gateway.api.answer import answer, describe_body
 from uzu_gateway.context import gateway_of, record_of
 from uzu_gateway.engine.codec import completion_plan
 from uzu_gateway.engine.replies import CompletionReply
+from uzu_gateway.engine.structured import wanted_form
 from uzu_gateway.schemas.completions import CompletionRequest
 from uzu_gateway.schemas.parse import read_body
 
@@ -32,4 +33,4 @@ async def create_completion(request: Request) -> Response:
         choices_per_prompt=plan.choices_per_prompt,
         include_usage=body.include_usage,
     )
-    return await answer(request, model, plan.requests, reply)
+    return await answer(request, model, plan.requests, reply, wanted_form(body).blame)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from uzu_contract.errors import RequestError, invalid, unsupported
 from uzu_contract.request import ChatPrompt, GenerateRequest, TextPrompt, parse_chat
 from uzu_contract.sampling import SAMPLING_FIELDS, SamplingParams, parse_sampling
+from uzu_gateway.engine.structured import wanted_form
 from uzu_gateway.schemas.chat import ChatRequest
 from uzu_gateway.schemas.completions import CompletionRequest
 from uzu_gateway.schemas.fields import MAX_CHOICES, GenerationFields
@@ -141,6 +142,8 @@ def sampling_of(body: GenerationFields) -> SamplingParams:
         if body.top_logprobs and not body.logprobs:
             raise invalid("top_logprobs", "is allowed only with logprobs: true")
         raw["logprobs"] = body.top_logprobs or 0 if body.logprobs else None
+    form = wanted_form(body)
+    raw["structured_outputs"] = form.raw
     renamed = body.max_completion_tokens is not None
     if renamed:
         if body.max_tokens not in (None, body.max_completion_tokens):
@@ -153,7 +156,7 @@ def sampling_of(body: GenerationFields) -> SamplingParams:
             raise invalid("max_completion_tokens", error.message.partition(": ")[2]) from None
         if error.param == "logprobs" and isinstance(body, ChatRequest):
             raise invalid("top_logprobs", error.message.partition(": ")[2]) from None
-        raise
+        raise form.blame(error) from None
 
 
 def _outputs(sampling: SamplingParams) -> frozenset[str]:

@@ -21,6 +21,7 @@ class StreamOptions(BaseModel):
 
 Unchecked = PlainValidator(lambda value: value, json_schema_input_type=str | list[str] | None)
 """The contract's own reader checks the value, and names the field as well."""
+UncheckedObject = PlainValidator(lambda value: value, json_schema_input_type=dict[str, Any] | None)
 
 
 class GenerationFields(BaseModel):
@@ -67,6 +68,20 @@ class GenerationFields(BaseModel):
     logit_bias: dict[str, float] | None = Field(
         default=None, description="token ids, as strings, and what is added to their logits: -100 to 100"
     )
+    response_format: Annotated[Any, UncheckedObject] = Field(
+        default=None,
+        description="`type` is `text`, `json_object`, or `json_schema` with a `schema` to keep to",
+    )
+    structured_outputs: Annotated[Any, UncheckedObject] = Field(
+        default=None,
+        description="an object with one of `json` (a schema), `json_object`, `regex`, `choice` and `grammar`",
+    )
+    guided_json: Annotated[Any, UncheckedObject] = Field(
+        default=None, description="a JSON schema that the text keeps to"
+    )
+    guided_regex: str | None = Field(default=None, description="a regular expression that the text matches")
+    guided_choice: list[str] | None = Field(default=None, description="strings, of which the text is one")
+    guided_grammar: str | None = Field(default=None, description="a Lark grammar that the text keeps to")
     stream: bool | None = Field(default=None, description="send server-sent events")
     stream_options: StreamOptions | None = Field(
         default=None, description="only with `stream`; has `include_usage`"

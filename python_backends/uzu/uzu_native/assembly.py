@@ -12,7 +12,8 @@ from uzu_native.calibration import calibrate
 from uzu_native.detokenizer import Detokenizer, TokenSpeller
 from uzu_native.engine import Engine
 from uzu_native.errors import OptionsError
-from uzu_native.model_folder import ModelFolder, ModelFolderError, load_model_folder
+from uzu_native.guidance import GuideCompiler
+from uzu_native.model_folder import ModelFolder, ModelFolderError, load_model_folder, read_text
 from uzu_native.openvino_executor import OpenVinoExecutor
 from uzu_native.options import EngineOptions
 from uzu_native.prompt_encoder import PromptEncoder
@@ -26,11 +27,13 @@ class LoadedModel:
     Args:
         engine: not started yet.
         prompts: turns prompts into tokens.
+        guides: makes guides for the requests that need one.
         summary: what was loaded, in one line for the log.
     """
 
     engine: Engine
     prompts: PromptEncoder
+    guides: GuideCompiler
     summary: str
 
 
@@ -76,7 +79,9 @@ def load_model(
         f"{executor.block_count} blocks of {executor.block_size} tokens ({executor.kv_bytes >> 20} MiB), "
         f"speculation {options.speculation}"
     )
-    return LoadedModel(engine, prompts, summary)
+    tokenizer_json = read_text(folder.tokenizer_path)
+    guides = GuideCompiler(tokenizer_json, folder.end_token_ids, executor.vocabulary_size)
+    return LoadedModel(engine, prompts, guides, summary)
 
 
 def _context_tokens(options: EngineOptions, folder: ModelFolder) -> int:

@@ -26,7 +26,7 @@ from uzu_native.metrics import EngineMetrics
 from uzu_native.options import EngineOptions
 from uzu_native.output import Ending, ending_of, write_output
 from uzu_native.penalties import LogitAdjustment
-from uzu_native.sampler import Draw, sample
+from uzu_native.sampler import Draw, Guide, sample
 from uzu_native.scheduler import ScheduledStep, Scheduler
 from uzu_native.scores import Scores, score
 from uzu_native.sequence import Listener, Sequence, TextStream
@@ -118,8 +118,20 @@ class Engine:
 
     # Called from any thread
 
-    def submit(self, request: GenerateRequest, prompt_ids: list[int], listener: Listener) -> int:
+    def submit(
+        self,
+        request: GenerateRequest,
+        prompt_ids: list[int],
+        listener: Listener,
+        guide: Guide | None = None,
+    ) -> int:
         """Queue a request; its output goes to the listener. Returns the ticket that `cancel` takes.
+
+        Args:
+            request: what the client asked for.
+            prompt_ids: its prompt's tokens.
+            listener: who gets the output.
+            guide: keeps its tokens to what `structured_outputs` says; nobody else uses it from now on.
 
         Raises:
             RequestError: prompt, or prompt plus `max_tokens`, longer than the context or the KV pool; a bias
@@ -152,6 +164,7 @@ class Engine:
                 rank=(now + request.priority * self._options.priority_step_ms / 1000, self._ordinal),
                 deadline_s=None if request.deadline_ms is None else now + request.deadline_ms / 1000,
                 adjustment=LogitAdjustment.of(sampling, token_ids, len(token_ids)),
+                guide=guide,
             )
             self._mailbox.put(_Submitted(sequence))
         return sequence.ordinal
@@ -308,6 +321,9 @@ class Engine:
         sampled = self._sample(logits, step)
         endings = [self._append(sequence, tokens) for sequence, tokens, _ in sampled]
         self._launch()
+        for sequence, _, _ in sampled:
+            if sequence.guide is not None and not sequence.finished:
+                sequence.guide.prepare()
         for (sequence, tokens, scores), appended in zip(sampled, endings, strict=True):
             self._write(sequence, tokens, scores, appended)
 
@@ -322,7 +338,9 @@ class Engine:
             sequence = entry.sequence
             rows = logits[row : row + 1 + len(entry.draft)]
             row += len(rows)
-            if isinstance(tokens, Exception):
+            if isinstance(tokens, RequestError):
+                self._refuse(sequence, tokens.code, tokens.message, tokens.param)
+            elif isinstance(tokens, Exception):
                 self._on_fault(tokens)
                 self._refuse(sequence, ErrorCode.ENGINE_FAILED, FAULT_MESSAGE)
             elif not sequence.finished:
@@ -349,6 +367,7 @@ class Engine:
             banned,
             sampling.min_tokens,
             sequence.adjustment,
+            sequence.guide,
         )
 
     def _append(self, sequence: Sequence, tokens: list[int]) -> Ending | None:
@@ -361,7 +380,9 @@ class Engine:
             sequence.first_token_s = self._clock()
         for count, token in enumerate(tokens, 1):
             sequence.token_ids.append(token)
-            ending = ending_of(sequence, self._end_token_ids)
+            is_newest = count == len(tokens)
+            completes = is_newest and sequence.guide is not None and sequence.guide.is_complete
+            ending = ending_of(sequence, self._end_token_ids, completes)
             if ending is not None:
                 del tokens[count:]
                 self._scheduler.remove(sequence)
@@ -389,11 +410,11 @@ class Engine:
         if not sequence.finished:
             self._scheduler.remove(sequence)
 
-    def _refuse(self, sequence: Sequence, code: ErrorCode, message: str) -> None:
+    def _refuse(self, sequence: Sequence, code: ErrorCode, message: str, param: str | None = None) -> None:
         if self._live.pop(sequence.ordinal, None) is not None and not sequence.finished:
             self._scheduler.remove(sequence)
         self.metrics.finished[code] += 1
-        sequence.listener.on_error(RequestError(code, message))
+        sequence.listener.on_error(RequestError(code, message, param))
 
     def _fail_all(self, code: ErrorCode, message: str) -> None:
         for sequence in tuple(self._live.values()):

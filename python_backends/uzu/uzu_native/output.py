@@ -24,14 +24,22 @@ class Ending:
     token_is_text: bool = True
 
 
-def ending_of(sequence: Sequence, end_token_ids: frozenset[int]) -> Ending | None:
-    """Whether the last token ends the sequence, as far as tokens can tell; stop strings show in the text."""
+def ending_of(sequence: Sequence, end_token_ids: frozenset[int], completes: bool = False) -> Ending | None:
+    """Whether the last token ends the sequence, as far as tokens can tell; stop strings show in the text.
+
+    Args:
+        sequence: whose last token it is.
+        end_token_ids: tokens that end a text.
+        completes: whether the sequence's guide allows nothing after it, whatever else was asked for.
+    """
     token = sequence.token_ids[-1]
     sampling = sequence.request.sampling
     if token in sampling.stop_token_ids:
         return Ending(FinishReason.STOP, str(token), token_is_text=False)
-    if token in end_token_ids and not sampling.ignore_eos:
+    if token in end_token_ids and (completes or not sampling.ignore_eos):
         return Ending(FinishReason.STOP, token_is_text=False)
+    if completes:
+        return Ending(FinishReason.STOP)
     if len(sequence.token_ids) >= sequence.max_length:
         return Ending(FinishReason.LENGTH)
     return None

@@ -9,6 +9,7 @@ several at a time.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,31 @@ from uzu_native.penalties import LogitAdjustment
 _NOISE_RANGE = 21.0
 """Upper bound of the difference of two draws of the noise, in nats: the uniforms lie in [2^-25, 1 - 2^-25],
 so the Gumbel draws lie in [-2.9, 17.4]."""
+
+
+class Guide(Protocol):
+    """Knows which tokens may come next in a sequence; `uzu_native.guidance.GrammarGuide` is the real one."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing can follow."""
+
+    def allowed(self) -> NDArray[np.int64]:
+        """Ids of the tokens that may come next, ascending; at least one.
+
+        Raises:
+            RequestError: the sequence cannot go on.
+        """
+
+    def advance(self, token: int) -> None:
+        """Take a token, one of those allowed, as the next one.
+
+        Raises:
+            RequestError: the sequence cannot go on.
+        """
+
+    def prepare(self) -> None:
+        """Work ahead for `allowed`; raises nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +59,7 @@ class Draw:
         banned: tokens that must not be chosen before `banned_until` tokens have been generated.
         banned_until: see `banned`.
         adjustment: its penalties and biases; None when it has none.
+        guide: says which tokens it may choose from, and is told what it chose; None allows all.
     """
 
     sampling: SamplingParams
@@ -42,11 +69,13 @@ class Draw:
     banned: tuple[int, ...] = ()
     banned_until: int = 0
     adjustment: LogitAdjustment | None = None
+    guide: Guide | None = None
 
     @property
     def takes_highest(self) -> bool:
         """Whether the highest of the model's own logits is what it chooses."""
-        return self.sampling.temperature == 0 and self.position >= self.banned_until and not self.adjustment
+        free = self.adjustment is None and self.guide is None
+        return free and self.sampling.temperature == 0 and self.position >= self.banned_until
 
 
 def sample(logits: NDArray[np.float32], draws: list[Draw]) -> list[list[int] | Exception]:
@@ -78,6 +107,10 @@ def _verify(logits: NDArray[np.float32], highest: list[int] | None, draw: Draw) 
     for index, guess in enumerate((*draw.draft, None)):
         token = highest[index] if highest is not None else _sample_row(logits[index], draw, tokens)
         tokens.append(token)
+        if draw.guide is not None:
+            draw.guide.advance(token)
+            if draw.guide.is_complete:
+                break
         if token != guess:
             break
     return tokens
@@ -86,18 +119,34 @@ def _verify(logits: NDArray[np.float32], highest: list[int] | None, draw: Draw) 
 def _sample_row(row: NDArray[np.float32], draw: Draw, following: list[int]) -> int:
     """One token, after those that this step has sampled already."""
     position = draw.position + len(following)
+    vocabulary = len(row)
     if draw.adjustment is not None:
         row = draw.adjustment.apply(row, following)
-    if draw.banned and position < draw.banned_until:
+    banned = draw.banned if position < draw.banned_until else ()
+    allowed = None
+    if draw.guide is not None:
+        allowed = _without(draw.guide.allowed(), banned)
+        row = row[allowed]
+    elif banned:
         row = row.copy()
-        row[list(draw.banned)] = -np.inf
+        row[list(banned)] = -np.inf
     sampling = draw.sampling
     if sampling.temperature == 0 or sampling.top_k == 1:
-        return int(row.argmax())
+        best = int(row.argmax())
+        return best if allowed is None else int(allowed[best])
     candidates = _candidates(row, sampling)
     scaled = row[candidates].astype(np.float64) / sampling.temperature
-    noise = _gumbel(draw.seed, position, len(row), candidates)
-    return int(candidates[int((scaled + noise).argmax())])
+    ids = candidates if allowed is None else allowed[candidates]
+    noise = _gumbel(draw.seed, position, vocabulary, ids)
+    return int(ids[int((scaled + noise).argmax())])
+
+
+def _without(allowed: NDArray[np.int64], banned: tuple[int, ...]) -> NDArray[np.int64]:
+    """What is allowed and not banned; all that is allowed when all of it is banned."""
+    if not banned:
+        return allowed
+    left = np.setdiff1d(allowed, banned, assume_unique=False)
+    return left if len(left) else allowed
 
 
 def _gumbel(seed: int, position: int, vocabulary: int, candidates: NDArray[np.int64]) -> NDArray[np.float64]:

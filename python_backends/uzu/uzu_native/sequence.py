@@ -10,6 +10,7 @@ from uzu_contract.logprobs import TokenLogprobs
 from uzu_contract.request import GenerateRequest
 from uzu_contract.response import GenerateChunk
 from uzu_native.penalties import LogitAdjustment
+from uzu_native.sampler import Guide
 from uzu_native.speculation import DraftHistory
 
 
@@ -81,6 +82,7 @@ class Sequence:
     finished: bool = False
 
     adjustment: LogitAdjustment | None = None
+    guide: Guide | None = None
     drafts: DraftHistory = field(default_factory=DraftHistory)
     cached_tokens: int = 0
     preemptions: int = 0

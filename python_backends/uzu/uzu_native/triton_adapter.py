@@ -71,7 +71,10 @@ class TritonPythonModel:
         self._prompts = loaded.prompts
         self._engine = loaded.engine
         self._delivery = Delivery(self._engine.cancel, _log_fault)
+        self._guides = loaded.guides
         self._intake = ThreadPoolExecutor(2, thread_name_prefix="uzu-intake")
+        # A grammar may take long to compile, and only those who sent one wait for it.
+        self._guided_intake = ThreadPoolExecutor(1, thread_name_prefix="uzu-guided-intake")
         self._reporter = _MetricsReporter(self._engine.metrics, args["model_name"])
         self._engine.start()
         self._delivery.start()
@@ -98,14 +101,17 @@ class TritonPythonModel:
                 responder.on_error(RequestError(ErrorCode.ENGINE_FAILED, "the request could not be read"))
             else:
                 port.outputs = decoded.outputs
-                self._intake.submit(self._submit, decoded, responder, port)
+                guided = decoded.sampling.structured_outputs is not None
+                intake = self._guided_intake if guided else self._intake
+                intake.submit(self._submit, decoded, responder, port)
 
     def _submit(self, request: GenerateRequest, responder: Responder, port: _Port) -> None:
         try:
             prompt_ids = self._prompts.encode(request.prompt)
             if request.echo_prompt:
                 port.prefix = self._prompt_text(request.prompt, prompt_ids)
-            responder.ticket = self._engine.submit(request, prompt_ids, responder)
+            guide = self._guides.compile(request.sampling)
+            responder.ticket = self._engine.submit(request, prompt_ids, responder, guide)
         except RequestError as error:
             responder.on_error(error)
         except EngineStoppedError:
@@ -121,6 +127,7 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """End what runs, send what is left, free the model."""
         self._intake.shutdown()
+        self._guided_intake.shutdown()
         self._engine.stop()
         self._delivery.stop()
         self._reporter.stop()

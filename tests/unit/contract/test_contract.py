@@ -265,6 +265,20 @@ def test_text_parts_are_joined():
         ({"logit_bias": {"1": None}}, "logit_bias"),
         ({"logit_bias": {"1": 5, "01": 5}}, "logit_bias"),
         ({"bad_words": ["x"]}, "bad_words"),
+        ({"structured_outputs": 1}, "structured_outputs"),
+        ({"structured_outputs": {"json_object": False}}, "structured_outputs.json_object"),
+        ({"structured_outputs": {"json": [1]}}, "structured_outputs.json"),
+        ({"structured_outputs": {"json": "[" * 100_000}}, "structured_outputs.json"),
+        ({"structured_outputs": {"json": {"enum": [float("nan")]}}}, "structured_outputs.json"),
+        ({"structured_outputs": {"json": {"enum": ["x" * 131_072]}}}, "structured_outputs.json"),
+        ({"structured_outputs": {"json": '{"a":' * 65 + "1" + "}" * 65}}, "structured_outputs.json"),
+        ({"structured_outputs": {"regex": "\ud800"}}, "structured_outputs.regex"),
+        ({"structured_outputs": {"regex": "a" * 8193}}, "structured_outputs.regex"),
+        ({"structured_outputs": {"choice": "ab"}}, "structured_outputs.choice"),
+        ({"structured_outputs": {"choice": ["a", ""]}}, "structured_outputs.choice"),
+        ({"structured_outputs": {"choice": ["a"] * 1001}}, "structured_outputs.choice"),
+        ({"structured_outputs": {"choice": ["a" * 20_000] * 2}}, "structured_outputs.choice"),
+        ({"structured_outputs": {"Regex": "a"}}, "structured_outputs.Regex"),
     ],
 )
 def test_bad_sampling_parameters_are_named(raw, param):
@@ -272,6 +286,22 @@ def test_bad_sampling_parameters_are_named(raw, param):
         parse_sampling(raw)
     assert caught.value.param == param
     assert param in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"json": '{"type":"object","properties":{"b":{},"a":{}}}'},
+        {"json": '{"a":' * 63 + "{}" + "}" * 63},
+        {"json_object": True},
+        {"regex": "a+"},
+        {"choice": ["a", "ä"]},
+        {"grammar": 'start: "a"'},
+    ],
+)
+def test_structured_outputs_are_kept(raw):
+    sampling = parse_sampling({"structured_outputs": raw | {"regex": raw.get("regex")}})
+    assert sampling.to_json_object() == {"structured_outputs": raw}
 
 
 def test_neutral_and_null_values_ask_for_nothing():

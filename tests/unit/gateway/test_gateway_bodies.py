@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from uzu_contract.errors import ErrorCode, RequestError
 from uzu_contract.request import ChatPrompt, TextPrompt, TokenPrompt
 from uzu_contract.sampling import SamplingParams
+from uzu_contract.structured import OutputKind, StructuredOutputs
 from uzu_gateway.engine.codec import OUTPUTS, chat_request, chat_requests, completion_plan, sampling_of
 from uzu_gateway.schemas.chat import ChatRequest
 from uzu_gateway.schemas.completions import CompletionRequest
@@ -138,6 +140,38 @@ def test_stop_is_a_string_or_a_list(stop: Any) -> None:
         ({"n": 129}, "n"),
         ({"logit_bias": {"1": 101}}, "logit_bias"),
         ({"presence_penalty": 3}, "presence_penalty"),
+        ({"structured_outputs": "json"}, "structured_outputs"),
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "a", "json_object": True}}, "structured_outputs"),
+        ({"structured_outputs": {"whitespace_pattern": " "}}, "structured_outputs.whitespace_pattern"),
+        ({"structured_outputs": {"regex": 1}}, "structured_outputs.regex"),
+        ({"guided_regex": ""}, "guided_regex"),
+        ({"guided_regex": 1}, "guided_regex"),
+        ({"guided_json": "{"}, "guided_json"),
+        ({"guided_json": 1}, "guided_json"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"guided_choice": ["a", 1]}, "guided_choice[1]"),
+        ({"guided_grammar": "x" * 9000}, "guided_grammar"),
+        ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice"),
+        ({"guided_regex": "a", "structured_outputs": {"regex": "a"}}, "guided_regex"),
+        ({"response_format": {"type": "json_object"}, "guided_regex": "a"}, "response_format"),
+        ({"response_format": "json"}, "response_format"),
+        ({"response_format": {"type": "yaml"}}, "response_format.type"),
+        ({"response_format": {}}, "response_format.type"),
+        ({"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+            "response_format.json_schema.schema",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "strict": 1}}},
+            "response_format.json_schema.strict",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "mode": 1}}},
+            "response_format.json_schema.mode",
+        ),
     ],
 )
 def test_wrong_fields_are_named(fields: dict[str, Any], param: str) -> None:
@@ -156,10 +190,40 @@ def test_max_completion_tokens_is_max_tokens() -> None:
     assert sampling_of(chat(max_completion_tokens=4, max_tokens=4)).max_tokens == 4
 
 
+SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "source"),
+    [
+        ({"response_format": {"type": "json_object"}}, OutputKind.JSON_OBJECT, ""),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
+            OutputKind.JSON,
+            json.dumps(SCHEMA, separators=(",", ":")),
+        ),
+        ({"guided_json": SCHEMA}, OutputKind.JSON, json.dumps(SCHEMA, separators=(",", ":"))),
+        ({"guided_json": json.dumps(SCHEMA)}, OutputKind.JSON, json.dumps(SCHEMA, separators=(",", ":"))),
+        ({"guided_regex": "a+"}, OutputKind.REGEX, "a+"),
+        ({"guided_choice": ["a", "b"]}, OutputKind.CHOICE, ("a", "b")),
+        ({"guided_grammar": 'start: "a"'}, OutputKind.GRAMMAR, 'start: "a"'),
+        ({"structured_outputs": {"regex": "a+", "json": None}}, OutputKind.REGEX, "a+"),
+        ({"response_format": {"type": "text"}, "guided_regex": "a+"}, OutputKind.REGEX, "a+"),
+    ],
+)
+def test_forms_of_the_text(fields: dict[str, Any], kind: OutputKind, source: str | tuple[str, ...]) -> None:
+    for body in (completion(**fields), chat(**fields)):
+        assert sampling_of(body).structured_outputs == StructuredOutputs(kind, source)
+
+
+def test_no_form_of_the_text() -> None:
+    for fields in ({}, {"response_format": {"type": "text"}}, {"response_format": None}):
+        assert sampling_of(chat(**fields)).structured_outputs is None
+
+
 WRONG_VALUES: dict[str, Any] = {
     "tools": [{"type": "function"}],
     "tool_choice": "auto",
-    "response_format": {"type": "json_object"},
     "suffix": "end",
 }
 

@@ -214,3 +214,34 @@ def test_every_http_exception_is_answered(status: int) -> None:
 def test_a_body_is_always_encodable() -> None:
     response = GatewayError("invalid_request", "half \ud800", "\udfff").response()
     assert b"\\ud800" in response.body
+
+
+@pytest.mark.parametrize("path", POSTS)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"structured_outputs": {"json": {}}}, "structured_outputs.json"),
+        ({"guided_json": {}}, "guided_json"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
+            "response_format.json_schema.schema",
+        ),
+    ],
+)
+async def test_a_bad_schema_is_blamed_on_the_field_that_held_it(
+    client: httpx.AsyncClient,
+    engine: FakeEngine,
+    assert_error: AssertError,
+    path: str,
+    stream: bool,
+    fields: dict[str, Any],
+    param: str,
+) -> None:
+    failure = RequestError(
+        ErrorCode.INVALID_PARAMETER, "structured_outputs.json: no text matches", "structured_outputs.json"
+    )
+    engine.behaviour = FakeBehaviour(failure=failure)
+    response = await client.post(path, json={**POSTS[path], "stream": stream, **fields})
+    error = assert_error(response, 400, "invalid_parameter", param)
+    assert error["message"].startswith(f"{param}: no text matches")

@@ -14,6 +14,8 @@ from uzu_contract.sampling import SamplingParams
 from uzu_native.engine import Engine
 from uzu_native.executor import FakeExecutor
 from uzu_native.options import EngineOptions
+from uzu_native.sampler import Guide
+from uzu_native.sequence import TextStream
 from uzu_native.speculation import Candidate, Speculator
 
 END_TOKEN = 63
@@ -116,6 +118,8 @@ def make_engine(
     clock: Callable[[], float] | None = None,
     faults: Faults | None = None,
     speculator: Speculator | None = None,
+    end_token: int = END_TOKEN,
+    make_text_stream: Callable[[tuple[str, ...]], TextStream] = WordStream,
     **options: object,
 ) -> Engine:
     def raise_fault(error: BaseException) -> None:
@@ -124,9 +128,9 @@ def make_engine(
     return Engine(
         executor or FakeExecutor(),
         make_options(**options),
-        end_token_ids=frozenset({END_TOKEN}),
+        end_token_ids=frozenset({end_token}),
         context_tokens=context_tokens,
-        make_text_stream=WordStream,
+        make_text_stream=make_text_stream,
         token_bytes=lambda token: f"<{token}>".encode(),
         draw_seed=lambda: 7,
         clock=clock or ManualClock(),
@@ -151,11 +155,15 @@ def prompt(length: int, offset: int = 0) -> list[int]:
     return [(7 * i + offset) % 60 for i in range(length)]
 
 
-def run(engine: Engine, *requests: tuple[list[int], GenerateRequest]) -> list[Recorder]:
+def run(
+    engine: Engine,
+    *requests: tuple[list[int], GenerateRequest],
+    compile_guide: Callable[[SamplingParams], Guide | None] = lambda _: None,
+) -> list[Recorder]:
     """Submit all, work until idle, check the books, return what each was told."""
     recorders = [Recorder() for _ in requests]
     for (token_ids, request), recorder in zip(requests, recorders, strict=True):
-        engine.submit(request, token_ids, recorder)
+        engine.submit(request, token_ids, recorder, compile_guide(request.sampling))
     engine.run_until_idle()
     engine.check_integrity()
     assert engine.metrics.kv_blocks_used == 0
