@@ -14,7 +14,7 @@ from pathlib import Path
 
 from uzu import guardian
 
-_RECENT_LINES = 400
+_RECENT_LINES = 1000
 _OUTPUT_AFTER_END_S = 1.0
 _LONGEST_LINE_BYTES = 16 * 1024
 
@@ -43,8 +43,16 @@ def describe_exit(code: int) -> str:
 class ManagedProcess:
     """A running service: its output line by line, its end, and the means to end it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, on_line: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        output: asyncio.StreamReader,
+        pipe: asyncio.ReadTransport,
+        on_line: Callable[[str], None],
+    ) -> None:
         self._process = process
+        self._output = output
+        self._pipe = pipe
         self._on_line = on_line
         self._recent: deque[str] = deque(maxlen=_RECENT_LINES)
         self._ended = asyncio.create_task(self._follow())
@@ -67,15 +75,27 @@ class ManagedProcess:
             on_line: gets each line of stdout and stderr.
 
         """
-        process = await asyncio.create_subprocess_exec(
-            *guarded(command, grace_s),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env=dict(environment),
-            start_new_session=True,
+        # A pipe of our own can be closed when the process has ended, whoever else still holds it.
+        read_end, write_end = os.pipe()
+        output = asyncio.StreamReader()
+        pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(output), os.fdopen(read_end, "rb", buffering=0)
         )
-        return cls(process, on_line)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *guarded(command, grace_s),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=write_end,
+                stderr=asyncio.subprocess.STDOUT,
+                env=dict(environment),
+                start_new_session=True,
+            )
+        except BaseException:
+            pipe.close()
+            raise
+        finally:
+            os.close(write_end)
+        return cls(process, output, pipe, on_line)
 
     @property
     def pid(self) -> int:
@@ -112,27 +132,26 @@ class ManagedProcess:
                 self._process.terminate()
 
     async def _follow(self) -> int:
-        output = self._process.stdout
-        if output is None:
-            raise RuntimeError("the process has no output pipe")
-        rest = b""
-        while data := await self._read(output):
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                self._emit(line)
-            if len(rest) > _LONGEST_LINE_BYTES:
+        try:
+            rest = b""
+            while data := await self._read():
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    self._emit(line)
+                if len(rest) > _LONGEST_LINE_BYTES:
+                    self._emit(rest)
+                    rest = b""
+            if rest:
                 self._emit(rest)
-                rest = b""
-        if rest:
-            self._emit(rest)
-        code = self._process.returncode
-        return await self._process.wait() if code is None else code
+            return await self._process.wait()
+        finally:
+            self._pipe.close()
 
-    async def _read(self, output: asyncio.StreamReader) -> bytes:
+    async def _read(self) -> bytes:
         """More output, or nothing at its end."""
         while True:
             try:
-                return await asyncio.wait_for(output.read(65536), _OUTPUT_AFTER_END_S)
+                return await asyncio.wait_for(self._output.read(65536), _OUTPUT_AFTER_END_S)
             except TimeoutError:
                 # When the guardian itself is killed, what it guarded may live on and hold the pipe open.
                 if self._process.returncode is not None:
