@@ -49,7 +49,7 @@ class RealEngine:
         self.options = parse_options({"model": str(folder_path), **options})
         self.faults: list[BaseException] = []
         loaded = load_model(self.options, folder_path, "smollm2", self.faults.append)
-        self.engine, self.prompts = loaded.engine, loaded.prompts
+        self.engine, self.prompts, self.guides = loaded.engine, loaded.prompts, loaded.guides
         self.engine.start()
 
     def run(self, *jobs: tuple[list[int], SamplingParams]) -> list[Answer]:
@@ -57,7 +57,7 @@ class RealEngine:
         answers = [Answer() for _ in jobs]
         for (prompt, sampling), answer in zip(jobs, answers, strict=True):
             request = GenerateRequest(prompt=TokenPrompt(tuple(prompt)), sampling=sampling, stream=True)
-            self.engine.submit(request, prompt, answer)
+            self.engine.submit(request, prompt, answer, self.guides.compile(sampling))
         return [answer.wait() for answer in answers]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from native_engine import random_prompt, real_engine
 
 from uzu_contract.request import ChatPrompt
-from uzu_contract.sampling import SamplingParams
+from uzu_contract.sampling import SamplingParams, parse_sampling
 
 LENGTHS = (1, 2, 3, 31, 32, 33, 34, 65, 129, 300, 700, 2000)
 PROMPTS = [random_prompt(length, length) for length in LENGTHS]
@@ -99,6 +101,45 @@ def test_speculated_as_not(prepared_smollm2):
             metrics = engine.engine.metrics
             assert (metrics.accepted_tokens > 20) == (speculation == "ngram")
             assert (metrics.drafted_tokens > metrics.accepted_tokens) == (speculation == "ngram")
+    assert answers["ngram"] == answers["off"]
+
+
+ADDRESSES = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {
+            "city": {"enum": ["Paris", "Rome", "Kraków", "東京"]},
+            "number": {"type": "integer", "minimum": 1, "maximum": 99},
+        },
+        "required": ["city", "number"],
+        "additionalProperties": False,
+    },
+    "minItems": 3,
+    "maxItems": 3,
+}
+FORMS = ({"json": ADDRESSES}, {"regex": "(a[bc]d ?){20}"}, {"choice": ["yes", "yes, indeed"]})
+
+
+def test_structured_together_as_alone_and_speculated_as_not(prepared_smollm2):
+    answers: dict[str, list[list[int]]] = {}
+    for speculation in ("off", "ngram"):
+        with real_engine(prepared_smollm2, speculation=speculation) as engine:
+            question = {"role": "user", "content": "Write three addresses as JSON."}
+            prompt = engine.prompts.encode(ChatPrompt(messages=(question,)))
+            jobs = [
+                (prompt, replace(parse_sampling({"structured_outputs": form}), temperature=t, seed=5))
+                for form in FORMS
+                for t in (0.0, 1.0)
+            ]
+            alone = [engine.run(job)[0] for job in jobs]
+            answers[speculation] = [a.token_ids for a in alone]
+            assert [a.token_ids for a in engine.run(*jobs)] == answers[speculation]
+            assert (engine.engine.metrics.accepted_tokens > 20) == (speculation == "ngram")
+            texts = ["".join(chunk.text for chunk in a.chunks) for a in alone]
+            assert all(len(json.loads(text)) == 3 for text in texts[:2])
+            assert all(re.fullmatch(FORMS[1]["regex"], text) for text in texts[2:4])
+            assert {*texts[4:]} <= {"yes", "yes, indeed"}
     assert answers["ngram"] == answers["off"]
 
 

@@ -77,8 +77,7 @@ def make(tokenizer):
             FakeExecutor(blocks, vocabulary_size=tokenizer.vocab_size),
             end_token=END,
             make_text_stream=lambda stop: Detokenizer(tokenizer, stop),
-            context_tokens=400,
-            **changes,
+            **({"context_tokens": 400} | changes),
         )
 
     return made
@@ -134,15 +133,18 @@ def test_json_object_is_an_object_or_cut_by_length(make, compiler):
     assert finished
 
 
-def test_only_end_tokens_follow_a_text_that_could_also_go_on(make, compiler):
-    (recorder,) = run(
-        make(), ([3, 4], wanted({"regex": "a|ab{500}"}, stream=False)), compile_guide=compiler.compile
-    )
-    assert recorder.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
-    (short,) = run(
-        make(), ([3, 4], wanted({"regex": "a*"}, logit_bias=((END, 100.0),))), compile_guide=compiler.compile
-    )
-    assert (short.text, short.token_ids, short.finish_reason) == ("", [END], FinishReason.STOP)
+def test_white_space_in_json_comes_to_an_end(make, compiler, tokenizer):
+    spaces = [tokenizer.encode_text(text)[0] for text in (" ", "\n")]
+    request = wanted({"json": PERSON}, logit_bias=tuple((token, 50.0) for token in sorted(spaces)))
+    (recorder,) = run(make(context_tokens=900), ([3, 4], request), compile_guide=compiler.compile)
+    assert is_person(recorder.text)
+    assert max(len(gap) for gap in re.findall(r"\s+", recorder.text)) == 64
+
+
+def test_a_text_may_end_as_soon_as_it_is_whole(make, compiler):
+    request = wanted({"regex": "a*"}, logit_bias=((END, 100.0),))
+    (recorder,) = run(make(), ([3, 4], request), compile_guide=compiler.compile)
+    assert (recorder.text, recorder.token_ids, recorder.finish_reason) == ("", [END], FinishReason.STOP)
 
 
 @pytest.mark.parametrize(
