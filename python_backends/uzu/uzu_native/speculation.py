@@ -18,6 +18,9 @@ from dataclasses import dataclass, field
 
 LONGEST_MATCH = 4
 SHORTEST_MATCH = 2
+DEAREST_ROW = 0.25
+"""Highest cost of a row that is believed, as a share of a step with one row."""
+
 PROBE_COST = 0.5
 """Highest share of a token that a probe may cost."""
 
@@ -42,12 +45,17 @@ class StepCosts:
 
     @classmethod
     def fitted(cls, samples: Sequence[tuple[int, float]]) -> StepCosts:
-        """The least-squares line through (rows, seconds), which never falls and never starts below zero."""
+        """The least-squares line through (rows, seconds), which never falls and never rises too steeply.
+
+        A step reads all weights whatever its rows, so a row costs little beside it; a steeper line was measured
+        on a machine that was busy with something else.
+        """
         mean_rows = statistics.fmean(rows for rows, _ in samples)
         mean_s = statistics.fmean(seconds for _, seconds in samples)
         spread = sum((rows - mean_rows) ** 2 for rows, _ in samples)
         slope = sum((rows - mean_rows) * (s - mean_s) for rows, s in samples) / spread if spread else 0.0
-        slope = min(max(slope, 0.0), mean_s / mean_rows)
+        fewest_rows, fewest_s = min(samples)
+        slope = min(max(slope, 0.0), DEAREST_ROW * fewest_s / fewest_rows, mean_s / mean_rows)
         return cls(mean_s - slope * mean_rows, slope)
 
 

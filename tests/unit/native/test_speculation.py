@@ -128,5 +128,7 @@ def test_costs_are_a_line_that_never_falls():
     assert costs.row_s == pytest.approx(0.0006)
     assert 0 < costs.marginal_share(1) < costs.marginal_share(8) < 1
     assert StepCosts.fitted([(1, 0.010), (8, 0.009)]).marginal_share(4) == 0
-    assert StepCosts.fitted([(1, 0.001), (8, 0.100)]).base_s >= 0
+    disturbed = StepCosts.fitted([(1, 0.010), (8, 0.900)])
+    assert disturbed.base_s >= 0
+    assert disturbed.marginal_share(1) < 0.5
     assert StepCosts.fitted([(1, 0.01)]).row_s == 0
