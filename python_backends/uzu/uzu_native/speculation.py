@@ -47,8 +47,8 @@ class StepCosts:
     def fitted(cls, samples: Sequence[tuple[int, float]]) -> StepCosts:
         """The least-squares line through (rows, seconds), which never falls and never rises too steeply.
 
-        A step reads all weights whatever its rows, so a row costs little beside it; a steeper line was measured
-        on a machine that was busy with something else.
+        A step reads all weights whatever its rows, so a row costs little beside it. A steeper line was
+        measured on a busy machine.
         """
         mean_rows = statistics.fmean(rows for rows, _ in samples)
         mean_s = statistics.fmean(seconds for _, seconds in samples)
