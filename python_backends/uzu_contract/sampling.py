@@ -90,11 +90,18 @@ NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
 
 
 def _number(name: str, value: object, low: float, high: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
         raise invalid(name, f"must be a number between {low:g} and {high:g}, not {_shown(value)}")
     if not low <= value <= high:
         raise invalid(name, f"must be between {low:g} and {high:g}, not {value:g}")
     return float(value)
+
+
+def _is_finite(value: int | float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _integer(name: str, value: object, low: int, high: int) -> int:

@@ -79,6 +79,22 @@ def test_a_client_that_leaves_frees_its_blocks_within_a_second(served, streamed)
     assert metric(served, "uzu_generated_tokens_total") == generated
 
 
+async def test_many_refusals_at_once_leave_triton_serving(served):
+    """Triton 2.51 crashed within seconds when two clients were refused by the model at the same time."""
+    body = {"prompt": [1, 2], "max_tokens": 9000}
+    async with httpx.AsyncClient(base_url=served.url, timeout=60) as client:
+
+        async def be_refused() -> None:
+            for _ in range(60):
+                answer = await client.post("/v1/completions", json=body)
+                assert answer.status_code == 400, answer.text
+                assert answer.json()["error"]["param"] == "max_tokens"
+
+        await asyncio.gather(*(be_refused() for _ in range(16)))
+    assert complete(served, prompt="Once", max_tokens=2)["usage"]["completion_tokens"] > 0
+    assert served.process.poll() is None
+
+
 def test_max_tokens_says_length_streamed_or_not(served):
     """server#7796."""
     body = ENDLESS | {"max_tokens": 3}

@@ -114,7 +114,9 @@ async def test_speculated_streams_equal_plain_ones(start_triton, engine):
 
 async def test_high_priority_starts_before_low_work_that_waits_and_runs(start_triton):
     """vllm#24365, #40004: the engine is full of low work, and a high request arrives."""
-    server = start_triton(options={"max_sequences": 2, "kv_cache_tokens": 16384, "lanes": 2})
+    server = start_triton(
+        options={"max_sequences": 2, "kv_cache_tokens": 16384, "lanes": 2, "speculation": "off"}
+    )
     engine = TritonEngine(server.grpc_address, request_timeout_s=120, models_ttl_s=1)
     order: list[str] = []
 
@@ -123,7 +125,7 @@ async def test_high_priority_starts_before_low_work_that_waits_and_runs(start_tr
         order.append(name)
         return reply
 
-    low = [make_request(f"Low {i}: once", priority=20, max_tokens=200) for i in range(6)]
+    low = [make_request(f"Low {i}: once", priority=20, max_tokens=300) for i in range(6)]
     alone = [await Reply().read(engine, request) for request in low[:2]]
     running = [asyncio.create_task(run(f"low {i}", request)) for i, request in enumerate(low)]
     await asyncio.sleep(0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
@@ -34,13 +35,13 @@ _CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # A proxy of the environment is for the world outside; Triton is named by its address.
+    ("grpc.enable_http_proxy", 0),
     # Requests are small and wait for nothing: a channel is not shared with other gateways in the process.
     ("grpc.use_local_subchannel_pool", 1),
 )
-_STREAM_HEADERS = {"triton_grpc_error": "true"}
-"""Makes Triton end a stream that fails with the gRPC status, instead of a text without one."""
-
 _CONTROL_TIMEOUT_S = 5.0
+_READ_OUT_TIMEOUT_S = 5.0
 _MODELS_STALE_S = 10.0
 
 
@@ -58,6 +59,7 @@ class TritonEngine:
         self._url = url
         self._request_timeout_s = request_timeout_s
         self._client: triton.InferenceServerClient | None = None
+        self._reading_out: set[asyncio.Task[None]] = set()
         self._created: dict[str, int] = {}
         self._models = ServedModels(
             self._ask_for_models, ttl_s=models_ttl_s, timeout_s=_CONTROL_TIMEOUT_S, stale_s=_MODELS_STALE_S
@@ -70,19 +72,22 @@ class TritonEngine:
         call = self._connection().stream_infer(
             _once(_inference(model, request, request_id)),
             stream_timeout=self._request_timeout_s,
-            headers=_STREAM_HEADERS,
         )
-        finished = False
+        finished = over = False
         try:
             async for result, error in call:
                 if error is not None:
+                    over = True
+                    await self._read_out(call)
                     raise translate(_status_name(error), error.message(), model)
                 response = result.get_response()
                 final = response.parameters[FINAL_RESPONSE].bool_param
                 if response.outputs:
                     yield _decode(result, response)
                 finished = finished or final
+            over = True
         except grpc.RpcError as error:
+            over = True
             raise translate(error.code().name, error.details() or "", model) from None
         except asyncio.CancelledError:
             # gRPC raises it also when the channel is closed beneath the call.
@@ -90,9 +95,28 @@ class TritonEngine:
                 raise
             raise EngineUnavailableError("the connection was closed") from None
         finally:
-            call.cancel()
+            if not over:
+                call.cancel()
         if not finished:
             raise EngineFaultError("the stream ended without a final response")
+
+    async def _read_out(self, call: AsyncIterator[Any]) -> None:
+        """Read a stream that brought an error to its end, also when nobody waits for it any more.
+
+        Triton 2.51 crashes or keeps the request for ever when such a stream is cancelled while it ends by
+        itself, so it is not. Asking it for gRPC statuses (`triton_grpc_error`) crashes it too.
+        """
+
+        async def rest() -> None:
+            with contextlib.suppress(grpc.RpcError, TimeoutError, asyncio.CancelledError):
+                async with asyncio.timeout(_READ_OUT_TIMEOUT_S):
+                    async for _ in call:
+                        pass
+
+        task = asyncio.create_task(rest())
+        self._reading_out.add(task)
+        task.add_done_callback(self._reading_out.discard)
+        await asyncio.shield(task)
 
     async def list_models(self) -> tuple[ModelInfo, ...]:
         """See `Engine.list_models`; remembered for `models_ttl_s`."""

@@ -27,6 +27,7 @@ class PromptEncoder:
     def __init__(self, folder: ModelFolder, clock: Callable[[], datetime] = datetime.now) -> None:
         self.tokenizer = Tokenizer.from_folder(folder)
         self._vocab_size = folder.vocab_size
+        self._longest_token = self.tokenizer.longest_token
 
         def compiled(text: str | None) -> ChatTemplate | None:
             if text is None:
@@ -41,6 +42,30 @@ class PromptEncoder:
 
         self._template = compiled(folder.chat_template)
         self._tool_template = compiled(folder.tool_chat_template)
+
+    def check_size(self, prompt: Prompt, limit_tokens: int) -> None:
+        """Refuse what is too long whatever its tokens are, before it is tokenized.
+
+        Tokenizing megabytes holds up everything else in the process.
+
+        Raises:
+            RequestError: `CONTEXT_LENGTH_EXCEEDED`.
+
+        """
+        match prompt:
+            case TextPrompt(text):
+                characters = len(text)
+            case TokenPrompt(token_ids):
+                characters = len(token_ids) * self._longest_token
+            case ChatPrompt(messages=messages):
+                characters = sum(len(str(message.get("content", ""))) for message in messages)
+        least = -(-characters // self._longest_token)
+        if least > limit_tokens:
+            raise RequestError(
+                ErrorCode.CONTEXT_LENGTH_EXCEEDED,
+                f"the prompt has at least {least} tokens; the model's context of {limit_tokens} tokens "
+                "leaves no room for an answer",
+            )
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The prompt's tokens, at least one. Where the model's texts begin with BOS, exactly one is there.

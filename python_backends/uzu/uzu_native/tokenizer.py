@@ -157,6 +157,11 @@ class Tokenizer:
         """The text of tokens; ids that no token has are left out."""
         return str(self._plain.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
 
+    @property
+    def longest_token(self) -> int:
+        """Characters that the longest token can stand for, at most."""
+        return max(map(len, self._plain.get_vocab(with_added_tokens=True)))
+
     def token_text(self, token_id: int) -> str | None:
         """How the vocabulary writes a token; None for an id that no token has."""
         return self._plain.id_to_token(token_id)

@@ -107,6 +107,7 @@ class TritonPythonModel:
 
     def _submit(self, request: GenerateRequest, responder: Responder, port: _Port) -> None:
         try:
+            self._prompts.check_size(request.prompt, self._engine.context_tokens)
             prompt_ids = self._prompts.encode(request.prompt)
             if request.echo_prompt:
                 port.prefix = self._prompt_text(request.prompt, prompt_ids)

@@ -169,7 +169,7 @@ async def test_what_is_sent_decodes_to_the_request(start: Start) -> None:
         for tensor, raw in zip(sent.inputs, sent.raw_input_contents, strict=True)
     }
     assert decode_request(tensors, parameters, [output.name for output in sent.outputs]) == REQUEST
-    assert triton.headers["triton_grpc_error"] == "true"
+    assert "triton_grpc_error" not in triton.headers, "Triton 2.51 crashes with it"
 
 
 def _value(parameter: Any) -> object:

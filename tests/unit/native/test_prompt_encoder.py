@@ -70,3 +70,16 @@ def test_prompts_that_cannot_be(prompt, param, message, tmp_path):
 def test_broken_templates_stop_the_load(tmp_path):
     with pytest.raises(ModelFolderError, match="chat template is broken at line 1"):
         encoder(tmp_path, template="{% if %}")
+
+
+def test_what_must_be_too_long_is_refused_before_it_is_tokenized(tmp_path):
+    model = encoder(tmp_path, template=CHATML)
+    model.check_size(TextPrompt("a" * 40), 40)
+    for prompt in (
+        TextPrompt("word " * 100_000),
+        TokenPrompt((1,) * 41),
+        ChatPrompt(messages=({"role": "user", "content": "word " * 100_000},)),
+    ):
+        with pytest.raises(RequestError, match="at least") as caught:
+            model.check_size(prompt, 40)
+        assert caught.value.code is ErrorCode.CONTEXT_LENGTH_EXCEEDED
