@@ -39,7 +39,7 @@ class NativeModel:
 
         """
         config = place.path / "config.pbtxt"
-        match = _BACKEND.search(config.read_text("utf-8"))
+        match = _BACKEND.search(config.read_text("utf-8", "replace"))
         if match is None or match["name"] != NATIVE_BACKEND:
             backend = match["name"] if match else ""
             raise UsageError(
@@ -133,6 +133,6 @@ def native_models(repository: Path) -> list[NativeModel]:
 
     """
     configs = sorted(repository.glob("*/config.pbtxt"))
-    matches = [(config, _BACKEND.search(config.read_text("utf-8"))) for config in configs]
+    matches = [(config, _BACKEND.search(config.read_text("utf-8", "replace"))) for config in configs]
     folders = [config.parent for config, match in matches if match and match["name"] == NATIVE_BACKEND]
     return [NativeModel.load(RepositoryModel(repository, folder.name)) for folder in folders]

@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from uzu.triton import TritonInstallation
 _LOCK = ".uzu-run.lock"
 _KEEP = ".uzu-keep"
 _VERSION = "1"
+_SHELL_SAFE = re.compile(r"[\w/.,:+@%=-]+")
 _SHARED_MEMORY = Path("/dev/shm")
 _NATIVE_CONFIG = """backend: "uzu"
 max_batch_size: 0
@@ -66,9 +68,15 @@ class RunDirectory:
         It is copied since Triton refuses a library that a link takes out of its backend's folder.
         """
         python = self.backends / "python"
-        shutil.copytree(triton.python_backend, python)
-        if triton.stub is not None:
-            shutil.copy2(triton.stub, python)
+        try:
+            shutil.copytree(triton.python_backend, python)
+            if triton.stub is not None:
+                shutil.copy2(triton.stub, python)
+        except (OSError, shutil.Error) as error:
+            reason = getattr(error, "strerror", None) or "not every file could be written"
+            raise UsageError(
+                f"cannot copy Triton's Python backend to {python}: {reason}; free some disk"
+            ) from error
         for folder in python_backends.iterdir():
             if folder.is_dir() and any(folder.glob("*.py")):
                 (self.backends / folder.name).symlink_to(folder)
@@ -124,6 +132,7 @@ def run_directory(home: Path, given: Path | None = None, *, keep: bool = False) 
         with FileLock(home / "locks" / "run.lock"):
             _remove_stale(home / "run")
             path = _free_path(home / "run") if given is None else _emptied(given.absolute())
+            _check_path(path, "UZU_HOME" if given is None else "--run-dir")
             path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(path / _LOCK)
             lock.acquire(timeout=0)
@@ -137,6 +146,14 @@ def run_directory(home: Path, given: Path | None = None, *, keep: bool = False) 
         if not keep:
             RunDirectory(path).remove()
         lock.release()
+
+
+def _check_path(path: Path, option: str) -> None:
+    """Triton starts its stub through a shell and quotes nothing."""
+    if not _SHELL_SAFE.fullmatch(str(path)):
+        raise UsageError(
+            f"{option}: {path} has spaces or signs that Triton's shell cannot take; name another"
+        )
 
 
 def _remove_stale(runs: Path) -> None:

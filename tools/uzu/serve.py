@@ -40,7 +40,7 @@ from uzu.triton_log import explain_failure, is_noise, is_table
 BACKENDS = ("auto", "native", "vllm", "tensorrtllm")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LogLevel = Literal["debug", "info", "warning", "error"]
-_MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _JSON = "-H 'Content-Type: application/json'"
 _GATEWAY_READY_TIMEOUT_S = 60.0
 _GATEWAY_GRACE_S = 15.0
@@ -209,7 +209,9 @@ def _prepare(specifier: Specifier, native: NativeModel | None, preparer: Prepare
 def _served_name(given: str | None, specifier: Specifier) -> str:
     if given is not None:
         if not _MODEL_NAME.fullmatch(given):
-            raise UsageError(f"--served-name: {given!r} must be letters, digits, '_', '-' and '.'")
+            raise UsageError(
+                f"--served-name: {given!r:.80} must be up to 128 letters, digits, '_', '-' and '.'"
+            )
         return given
     match specifier:
         case LocalFolder(path):

@@ -126,7 +126,9 @@ class Supervisor:
 
         """
         loop = asyncio.get_running_loop()
-        signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        # Who started us under nohup wants hang-ups ignored.
+        ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        signals = (signal.SIGINT, signal.SIGTERM, *(() if ignored else (signal.SIGHUP,)))
         for number in signals:
             loop.add_signal_handler(number, self._on_signal)
         try:

@@ -114,3 +114,12 @@ def test_shared_memory_of_a_killed_triton_is_removed_with_its_run(tmp_path: Path
     region.write_bytes(b"left")
     with run_directory(tmp_path / "home"):
         assert not region.exists()
+
+
+@pytest.mark.parametrize("name", ["with space", "with'quote", "with$sign"])
+def test_a_path_that_tritons_shell_cannot_take_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="UZU_HOME"), run_directory(tmp_path / name):
+        pass
+    with pytest.raises(UsageError, match="--run-dir"), run_directory(tmp_path, tmp_path / name / "run"):
+        pass
+    assert not (tmp_path / name / "run").exists() or not any((tmp_path / name / "run").iterdir())
