@@ -10,7 +10,7 @@ from pathlib import Path
 from uzu.console import Console
 from uzu.errors import ExitCode, UsageError
 from uzu.interpreter import Interpreter
-from uzu.ports import check_port
+from uzu.ports import check_port, reachable
 from uzu.repository_model import native_models
 from uzu.resources import model_repository, python_backends
 from uzu.rundir import run_directory
@@ -33,7 +33,6 @@ _OURS = {
     "backend-directory": "uzu lays it; put backends into a tritonserver of your own on PATH",
 }
 _PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
-_ANYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 -- compared, not bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +84,7 @@ def run_triton(options: PlainTritonOptions, settings: Settings, console: Console
         ]
         if triton.caches is not None and "cache-directory" not in given:
             command.insert(1, f"--cache-directory={triton.caches}")
-        urls = {name: f"{_reachable(host)}:{port}" for name, (host, port) in listening.items()}
+        urls = {name: f"{reachable(host)}:{port}" for name, (host, port) in listening.items()}
         triton_service = Service(
             name="triton",
             command=command,
@@ -156,7 +155,3 @@ def _address(given: dict[str, list[str]], service: str) -> tuple[str, int]:
 def _exit_timeout_s(given: dict[str, list[str]]) -> float:
     value = given.get("exit-timeout-secs", [str(EXIT_TIMEOUT_S)])[-1]
     return float(value) if value.isdecimal() else float(EXIT_TIMEOUT_S)
-
-
-def _reachable(host: str) -> str:
-    return "127.0.0.1" if host in _ANYWHERE else host

@@ -41,3 +41,12 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
         for listener in listeners:
             listener.bind((host, 0))
         return [int(listener.getsockname()[1]) for listener in listeners]
+
+
+def reachable(host: str) -> str:
+    """An address, as URLs write it, at which a client on this machine reaches a listener on `host`."""
+    if host in ("0.0.0.0", ""):  # noqa: S104 -- compared, not bound
+        return "127.0.0.1"
+    if host == "::":
+        return "[::1]"
+    return f"[{host}]" if ":" in host else host

@@ -16,7 +16,7 @@ from uzu.errors import ExitCode, UsageError
 from uzu.gguf import read_header
 from uzu.interpreter import Interpreter
 from uzu.model_folder import check_model_folder
-from uzu.ports import check_port, free_ports
+from uzu.ports import check_port, free_ports, reachable
 from uzu.repository_model import NativeModel
 from uzu.resources import python_backends
 from uzu.rundir import RunDirectory, run_directory
@@ -136,7 +136,7 @@ def _run(
     run: RunDirectory,
     console: Console,
 ) -> ExitCode:
-    url = f"http://{_reachable(options.host)}:{options.port}"
+    url = f"http://{reachable(options.host)}:{options.port}"
     services = [
         Service(
             name="triton",
@@ -238,12 +238,3 @@ def _check_ports(options: ServeOptions) -> None:
         seen[port] = option
         if option != "--port":
             check_port("127.0.0.1", port, option)
-
-
-def _reachable(host: str) -> str:
-    """An address that a client on this machine can use to reach a listener on `host`."""
-    if host in ("0.0.0.0", ""):  # noqa: S104 -- compared, not bound
-        return "127.0.0.1"
-    if host == "::":
-        return "[::1]"
-    return f"[{host}]" if ":" in host else host

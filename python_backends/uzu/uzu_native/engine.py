@@ -20,15 +20,17 @@ from numpy.typing import NDArray
 from uzu_contract.errors import ErrorCode, RequestError, invalid
 from uzu_contract.request import GenerateRequest
 from uzu_native.block_pool import BlockPool
+from uzu_native.drawing import draw_step
 from uzu_native.errors import EngineStoppedError
 from uzu_native.executor import ExecutionError, Executor
+from uzu_native.limits import longest_sequence
 from uzu_native.metrics import EngineMetrics
 from uzu_native.options import EngineOptions
 from uzu_native.output import Ending, ending_of, write_output
 from uzu_native.penalties import LogitAdjustment
-from uzu_native.sampler import Draw, Guide, sample
+from uzu_native.sampler import Guide
 from uzu_native.scheduler import ScheduledStep, Scheduler
-from uzu_native.scores import Scores, score
+from uzu_native.scores import Scores
 from uzu_native.sequence import Listener, Sequence, TextStream
 from uzu_native.speculation import Speculator
 
@@ -138,7 +140,8 @@ class Engine:
                 for a token that the model does not have.
             EngineStoppedError: after `stop`.
         """
-        max_length = self._max_length(len(prompt_ids), request.sampling.max_tokens)
+        limit = min(self.context_tokens, self._executor.block_count * self._executor.block_size)
+        max_length = longest_sequence(len(prompt_ids), request.sampling.max_tokens, limit)
         now = self._clock()
         sampling = request.sampling
         seed = self._draw_seed() if sampling.seed is None else sampling.seed
@@ -203,26 +206,6 @@ class Engine:
             RuntimeError: see `Scheduler.check_integrity`.
         """
         self._scheduler.check_integrity()
-
-    def _max_length(self, prompt_length: int, max_tokens: int | None) -> int:
-        pool = self._executor.block_count * self._executor.block_size
-        limit = min(self.context_tokens, pool)
-        if prompt_length >= limit:
-            raise RequestError(
-                ErrorCode.CONTEXT_LENGTH_EXCEEDED,
-                f"the prompt has {prompt_length} tokens; the model's context of {limit} tokens leaves no "
-                "room for an answer",
-            )
-        if max_tokens is None:
-            return limit
-        if prompt_length + max_tokens > limit:
-            raise RequestError(
-                ErrorCode.CONTEXT_LENGTH_EXCEEDED,
-                f"max_tokens: the prompt's {prompt_length} tokens and max_tokens {max_tokens} are more than "
-                f"the model's context of {limit} tokens",
-                "max_tokens",
-            )
-        return prompt_length + max_tokens
 
     # The engine's thread
 
@@ -325,50 +308,27 @@ class Engine:
             if sequence.guide is not None and not sequence.finished:
                 sequence.guide.prepare()
         for (sequence, tokens, scores), appended in zip(sampled, endings, strict=True):
-            self._write(sequence, tokens, scores, appended)
+            # Starting the next step may have failed it.
+            if sequence.ordinal in self._live:
+                self._write(sequence, tokens, scores, appended)
 
     def _sample(self, logits: NDArray[np.float32], step: ScheduledStep) -> list[_Sampled]:
-        sampling = [entry for entry in step.entries if entry.samples]
-        if not sampling:
-            return []
-        draws = [self._draw(entry.sequence, entry.draft) for entry in sampling]
         sampled: list[_Sampled] = []
-        row = 0
-        for entry, tokens in zip(sampling, sample(logits, draws), strict=True):
-            sequence = entry.sequence
-            rows = logits[row : row + 1 + len(entry.draft)]
-            row += len(rows)
+        for drawn in draw_step(logits, step, self._end_token_ids):
+            sequence, tokens, guesses = drawn.entry.sequence, drawn.tokens, len(drawn.entry.draft)
             if isinstance(tokens, RequestError):
                 self._refuse(sequence, tokens.code, tokens.message, tokens.param)
-            elif isinstance(tokens, Exception):
+                continue
+            if isinstance(tokens, Exception):
                 self._on_fault(tokens)
                 self._refuse(sequence, ErrorCode.ENGINE_FAILED, FAULT_MESSAGE)
-            elif not sequence.finished:
-                if entry.draft:
-                    sequence.drafts.record(len(entry.draft), len(tokens) - 1)
-                    self.metrics.drafted_tokens += len(entry.draft)
-                    self.metrics.accepted_tokens += len(tokens) - 1
-                count = sequence.request.logprob_count
-                scores = [] if count is None else score(rows, tokens, count)
-                sampled.append((sequence, tokens, scores))
+                continue
+            if guesses:
+                sequence.drafts.record(guesses, len(tokens) - 1)
+                self.metrics.drafted_tokens += guesses
+                self.metrics.accepted_tokens += len(tokens) - 1
+            sampled.append((sequence, tokens, drawn.scores))
         return sampled
-
-    def _draw(self, sequence: Sequence, draft: tuple[int, ...]) -> Draw:
-        sampling = sequence.request.sampling
-        banned: tuple[int, ...] = ()
-        if sequence.generated < sampling.min_tokens:
-            ends = () if sampling.ignore_eos else self._end_token_ids
-            banned = tuple(t for t in (*ends, *sampling.stop_token_ids) if t < self._executor.vocabulary_size)
-        return Draw(
-            sampling,
-            sequence.seed,
-            sequence.generated,
-            draft,
-            banned,
-            sampling.min_tokens,
-            sequence.adjustment,
-            sequence.guide,
-        )
 
     def _append(self, sequence: Sequence, tokens: list[int]) -> Ending | None:
         """Add tokens up to one that is the last, and then end the sequence for the scheduler.

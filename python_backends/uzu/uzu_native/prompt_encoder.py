@@ -8,6 +8,7 @@ from datetime import datetime
 from uzu_contract.errors import ErrorCode, RequestError, invalid
 from uzu_contract.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from uzu_native.chat_template import ChatTemplate
+from uzu_native.limits import prompt_too_long
 from uzu_native.model_folder import ModelFolder
 from uzu_native.tokenizer import Tokenizer
 
@@ -61,11 +62,7 @@ class PromptEncoder:
                 characters = sum(len(str(message.get("content", ""))) for message in messages)
         least = -(-characters // self._longest_token)
         if least > limit_tokens:
-            raise RequestError(
-                ErrorCode.CONTEXT_LENGTH_EXCEEDED,
-                f"the prompt has at least {least} tokens; the model's context of {limit_tokens} tokens "
-                "leaves no room for an answer",
-            )
+            raise prompt_too_long(f"at least {least}", limit_tokens)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The prompt's tokens, at least one. Where the model's texts begin with BOS, exactly one is there.

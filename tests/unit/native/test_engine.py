@@ -295,6 +295,47 @@ def test_a_step_that_cannot_start_fails_its_requests_and_gives_the_lane_back():
     assert second.finish_reason is FinishReason.LENGTH
 
 
+def test_a_step_that_cannot_follow_another_fails_its_requests_once():
+    class RefusingLater(FakeExecutor):
+        def start(self, plan, on_done):
+            if len(self.plans) == 2:
+                self.plans.append(plan)
+                raise MemoryError("no memory for the step")
+            super().start(plan, on_done)
+
+    faults = Faults()
+    engine = make_engine(RefusingLater(), faults=faults, lanes=1)
+    first, second = run(engine, (prompt(5), make_request()), (prompt(6, 9), make_request()))
+    for recorder in (first, second):
+        assert recorder.error is not None
+        assert recorder.error.code is ErrorCode.ENGINE_FAILED
+    assert [type(f) for f in faults] == [MemoryError]
+    assert engine.metrics.finished == {ErrorCode.ENGINE_FAILED: 2}
+    (third,) = run(engine, (prompt(5), make_request()))
+    assert third.finish_reason is FinishReason.LENGTH
+
+
+def test_a_row_that_cannot_be_sampled_is_nothing_to_those_who_have_left():
+    class Poisoned(FakeExecutor):
+        """The second step's rows cannot be sampled, and its request is cancelled while it is computed."""
+
+        def start(self, plan, on_done):
+            if len(self.plans) == 1:
+                engine.cancel(1)
+            super().start(plan, on_done)
+
+        def _row_logits(self, row):
+            logits = super()._row_logits(row)
+            return logits * np.float32("nan") if len(self.plans) > 1 else logits
+
+    faults = Faults()
+    engine = make_engine(Poisoned(), faults=faults, lanes=1)
+    (recorder,) = run(engine, (prompt(5), make_request(temperature=1.0, top_p=0.5)))
+    assert recorder.error is None
+    assert faults == []
+    assert engine.metrics.finished == {"cancelled": 1}
+
+
 def test_a_row_that_cannot_be_sampled_fails_its_own_request():
     class Poisoned(FakeExecutor):
         def _row_logits(self, row):
