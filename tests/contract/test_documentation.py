@@ -43,9 +43,9 @@ PARAMETER_ROWS = [f"| `{p.name}` | {p.type} | {p.description} |" for p in PARAME
     ("name", "rows"),
     [
         ("docs/configuration.md", OPTION_ROWS),
-        ("docs/backends.md", METRIC_ROWS),
-        ("docs/backends.md", TENSOR_ROWS),
-        ("docs/backends.md", PARAMETER_ROWS),
+        ("docs/backends/native.md", METRIC_ROWS),
+        ("docs/backends/contract.md", TENSOR_ROWS),
+        ("docs/backends/contract.md", PARAMETER_ROWS),
     ],
     ids=["options", "metrics", "tensors", "parameters"],
 )
@@ -62,7 +62,7 @@ def test_tables_hold_exactly_what_the_code_has(name, rows):
 
 
 def test_sampling_parameters_are_documented():
-    text = document("docs/backends.md")
+    text = document("docs/backends/contract.md")
     assert [name for name in SAMPLING_FIELDS if f"`{name}`" not in text] == []
 
 

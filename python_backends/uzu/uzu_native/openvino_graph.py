@@ -1,7 +1,7 @@
 """Turns a decoder's IR into one with a paged KV cache, and compiles it for reproducible numbers.
 
 The only module that touches OpenVINO's private transformation API; a release that moves it fails here, by
-name. What the settings are for is told in docs/backends.md.
+name. What the settings are for is told in docs/backends/native.md.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Decides which tokens a lane computes next, and who may own KV blocks.
 
 There are no prefill and decode phases: a sequence has known and computed tokens, and a step moves the second
-towards the first. Three rules keep a sequence's numbers independent of its neighbours (docs/backends.md says
-why): prompt tokens are computed in chunks of two or more, generated tokens one to a row, and the rows of one
-sequence never run in two lanes at once.
+towards the first. Three rules keep a sequence's numbers independent of its neighbours (why is told in
+docs/backends/native.md): prompt tokens are computed in chunks of two or more, generated tokens one to a row,
+and the rows of one sequence never run in two lanes at once.
 """
 
 from __future__ import annotations
