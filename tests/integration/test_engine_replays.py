@@ -114,9 +114,7 @@ async def test_speculated_streams_equal_plain_ones(start_triton, engine):
 
 async def test_high_priority_starts_before_low_work_that_waits_and_runs(start_triton):
     """vllm#24365, #40004: the engine is full of low work, and a high request arrives."""
-    server = start_triton(
-        options={"max_sequences": 2, "kv_cache_tokens": 16384, "lanes": 2, "speculation": "off"}
-    )
+    server = start_triton(options={"max_sequences": 2, "kv_cache_tokens": 16384, "speculation": "off"})
     engine = TritonEngine(server.grpc_address, request_timeout_s=120, models_ttl_s=1)
     order: list[str] = []
 

@@ -34,12 +34,13 @@ def reference(prepared_smollm2: Path) -> list[list[int]]:
     "options",
     [
         {},
-        {"lanes": 1},
+        {"threads": 1},
+        {"split_lanes": False},
         {"max_step_tokens": 16, "prefill_tokens_beside_decode": 5},
         {"max_step_tokens": 64, "prefill_tokens_beside_decode": 17, "prefix_cache": False},
         {"max_step_tokens": 190},
     ],
-    ids=["defaults", "one lane", "chunks of 16", "chunks of 64", "chunks of 190"],
+    ids=["defaults", "one thread", "no halves", "chunks of 16", "chunks of 64", "chunks of 190"],
 )
 def test_together_as_alone(prepared_smollm2, reference, options):
     order = list(range(len(JOBS)))

@@ -58,7 +58,9 @@ def load_model(
         raise ModelFolderError(f"{path} does not exist: fetch {options.source} with: uzu fetch {name}")
     folder = load_model_folder(path)
     context = _context_tokens(options, folder)
-    executor = OpenVinoExecutor(folder.ir_path, options.lane_count, context, options.kv_cache_tokens)
+    executor = OpenVinoExecutor(
+        folder.ir_path, options.thread_count, options.lanes_are_split, context, options.kv_cache_tokens
+    )
     prompts = PromptEncoder(folder)
     speculator = None
     if options.speculation == "ngram":
@@ -75,7 +77,7 @@ def load_model(
         speculator=speculator,
     )
     summary = (
-        f"{name}: context of {context} tokens, {options.lane_count} lanes, KV cache of "
+        f"{name}: context of {context} tokens, {options.thread_count} threads, KV cache of "
         f"{executor.block_count} blocks of {executor.block_size} tokens ({executor.kv_bytes >> 20} MiB), "
         f"speculation {options.speculation}"
     )

@@ -1,4 +1,4 @@
-"""The loop: takes requests, keeps every lane busy, turns logits into tokens and tokens into output.
+"""The loop: takes requests, keeps the lanes busy, turns logits into tokens and tokens into output.
 
 One thread owns all state. Everything else reaches it through a mailbox: `submit` and `cancel` from any
 thread, and the executor's word that a lane is done. After a lane's step the next one is started first and
@@ -33,6 +33,7 @@ from uzu_native.scheduler import ScheduledStep, Scheduler
 from uzu_native.scores import Scores
 from uzu_native.sequence import Listener, Sequence, TextStream
 from uzu_native.speculation import Speculator
+from uzu_native.step import Lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class _Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class _LaneDone:
-    lane: int
+    lane: Lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +112,7 @@ class Engine:
         self._mailbox: queue.SimpleQueue[_Mail] = queue.SimpleQueue()
         self._live: dict[int, Sequence] = {}
         self._deadlines: list[tuple[float, int]] = []
-        self._in_flight: dict[int, tuple[ScheduledStep, float]] = {}
-        self._idle_lanes = list(range(options.lane_count))
+        self._in_flight: dict[Lane, tuple[ScheduledStep, float]] = {}
         self._ordinal = 0
         self._submit_lock = threading.Lock()
         self._stopping = False
@@ -258,27 +258,24 @@ class Engine:
                 heapq.heappush(self._deadlines, (sequence.deadline_s, sequence.ordinal))
 
     def _launch(self) -> None:
-        """Start a step on every idle lane that has one; who was idle longest chooses first."""
+        """Start every step that can start now."""
         now = self._clock()
         for sequence in self._scheduler.admit():
             if sequence.admitted_s is None:
                 sequence.admitted_s = now
                 self.metrics.prompt_tokens += sequence.prompt_length
                 self.metrics.cached_tokens += sequence.cached_tokens
-        for lane in tuple(self._idle_lanes):
-            step = self._scheduler.schedule(lane)
-            if step is not None:
-                self._start(lane, step)
+        for step in self._scheduler.schedule():
+            self._start(step)
         self._observe()
 
-    def _start(self, lane: int, step: ScheduledStep) -> None:
-        self._idle_lanes.remove(lane)
+    def _start(self, step: ScheduledStep) -> None:
+        lane = step.plan.lane
         self._in_flight[lane] = (step, self._clock())
         try:
             self._executor.start(step.plan, self._lane_done)
         except Exception as error:  # the lane is not running: nobody would take the step back
             del self._in_flight[lane]
-            self._idle_lanes.append(lane)
             self._abandon(step, error)
 
     def _abandon(self, step: ScheduledStep, error: BaseException) -> None:
@@ -286,13 +283,12 @@ class Engine:
         for sequence in self._scheduler.abandon(step):
             self._refuse(sequence, ErrorCode.ENGINE_FAILED, FAULT_MESSAGE)
 
-    def _lane_done(self, lane: int) -> None:
+    def _lane_done(self, lane: Lane) -> None:
         self._mailbox.put(_LaneDone(lane))
 
-    def _collect(self, lane: int) -> None:
+    def _collect(self, lane: Lane) -> None:
         """Take a finished step: next tokens first, the lane's next step second, text last."""
         step, started_s = self._in_flight.pop(lane)
-        self._idle_lanes.append(lane)
         self.metrics.steps += 1
         self.metrics.step_seconds += self._clock() - started_s
         try:

@@ -9,9 +9,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from uzu_native.step import Row, StepPlan
+from uzu_native.step import Lane, Row, StepPlan
 
-OnDone = Callable[[int], None]
+OnDone = Callable[[Lane], None]
 
 
 class ExecutionError(RuntimeError):
@@ -19,7 +19,7 @@ class ExecutionError(RuntimeError):
 
 
 class Executor(Protocol):
-    """Runs steps. Each lane runs one step at a time; the lanes run at the same time, over one KV memory."""
+    """Runs steps, over one KV memory. Each lane runs one step at a time, `Lane.ALL` beside no other."""
 
     block_size: int
     block_count: int
@@ -28,7 +28,7 @@ class Executor(Protocol):
     def start(self, plan: StepPlan, on_done: OnDone) -> None:
         """Begin a step of an idle lane. `on_done(lane)` is called once it is over, on any thread."""
 
-    def finish(self, lane: int) -> NDArray[np.float32]:
+    def finish(self, lane: Lane) -> NDArray[np.float32]:
         """Logits of the step that is over, [rows that wanted them, vocabulary]; valid until the next start.
 
         Raises:
@@ -65,7 +65,7 @@ class FakeExecutor:
         self.plans: list[StepPlan] = []
         self._fail_on = fail_on
         self._memory = np.full((block_count, block_size), -1, np.int64)
-        self._results: dict[int, NDArray[np.float32] | None] = {}
+        self._results: dict[Lane, NDArray[np.float32] | None] = {}
 
     def start(self, plan: StepPlan, on_done: OnDone) -> None:
         """Run the step and report at once."""
@@ -89,7 +89,7 @@ class FakeExecutor:
         noise = np.random.Generator(np.random.Philox(int.from_bytes(digest, "little")))
         return noise.normal(0, 3, self.vocabulary_size).astype(np.float32)
 
-    def finish(self, lane: int) -> NDArray[np.float32]:
+    def finish(self, lane: Lane) -> NDArray[np.float32]:
         """Logits of the lane's last step."""
         logits = self._results.pop(lane)
         if logits is None:

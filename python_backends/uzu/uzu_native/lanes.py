@@ -1,63 +1,43 @@
-"""Which lane a sequence runs in.
+"""Which lanes may start a step: all threads for one step, or half of them for decoding and half for prompts.
 
-Sequences are spread evenly, with one exception: while some decode, a long prompt gets a lane to itself, and
-the sequences that decode move to the others. They share a step with more neighbours there, which costs
-little; beside the prompt they would wait for each of its chunks.
+One step that everybody shares reads the weights once and uses every thread. But a prompt in it holds up all
+that decode. So while some decode and prompts are more than fits beside them, decoding and prompts have
+a lane each, which take steps on their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Items
+from collections.abc import Iterable
 
 from uzu_native.sequence import Sequence
+from uzu_native.step import Lane
 
 
 class Lanes:
-    """Placement over `count` lanes.
+    """Keeps the lanes that are busy and says which others may start.
 
     Args:
-        count: how many there are.
-        long_prompt_tokens: from so many prompt tokens left to compute, a sequence counts as long.
+        split: whether there are halves; else there is only `Lane.ALL`.
+        prompt_tokens_beside: so many prompt tokens are left to a step that also decodes.
     """
 
-    def __init__(self, count: int, long_prompt_tokens: int) -> None:
-        self.count = count
-        self._long_prompt_tokens = long_prompt_tokens
+    def __init__(self, split: bool, prompt_tokens_beside: int) -> None:
+        self.busy: set[Lane] = set()
+        self._split = split
+        self._prompt_tokens_beside = prompt_tokens_beside
 
-    def is_long(self, sequence: Sequence) -> bool:
-        """Whether it has a long prompt to compute."""
-        return sequence.prompt_length - sequence.computed >= self._long_prompt_tokens
-
-    def choose(self, sequence: Sequence, running: Items[Sequence]) -> int:
-        """A lane for a sequence that is about to run."""
-        loads = self._loads(running)
-        long = {s.lane for s in running if self.is_long(s)}
-        free = [lane for lane in range(self.count) if lane not in long]
-        if not self.is_long(sequence):
-            return min(free or range(self.count), key=lambda lane: loads[lane])
-        lanes = list(range(self.count))
-        if len(free) == 1 and any(s.decodes for s in running):
-            # The last lane without a long prompt is left to those that decode.
-            lanes.remove(free[0])
-        longs = [sum(s.lane == lane and self.is_long(s) for s in running) for lane in range(self.count)]
-        return min(lanes or free, key=lambda lane: (longs[lane], loads[lane]))
-
-    def share_out(self, lane: int, running: Items[Sequence]) -> None:
-        """Hand sequences of an idle lane to others: all that decode if it has a long prompt."""
-        long = {s.lane for s in running if self.is_long(s)}
-        free = [other for other in range(self.count) if other not in long]
-        movable = [s for s in running if s.lane == lane and not s.in_flight]
-        if lane in long:
-            surplus = [s for s in movable if s.decodes] if free else []
-        else:
-            loads = self._loads(running)
-            surplus = movable[len(movable) - (loads[lane] - min(loads[other] for other in free)) // 2 :]
-        for sequence in surplus:
-            loads = self._loads(running)
-            sequence.lane = min(free, key=lambda other: loads[other])
-
-    def _loads(self, running: Items[Sequence]) -> list[int]:
-        loads = [0] * self.count
-        for sequence in running:
-            loads[sequence.lane] += 1
-        return loads
+    def ready(self, running: Iterable[Sequence]) -> tuple[Lane, ...]:
+        """Lanes that may start a step now."""
+        if Lane.ALL in self.busy:
+            return ()
+        if self._split:
+            decode, prompt_tokens = False, 0
+            for sequence in running:
+                if sequence.decodes:
+                    decode = True
+                else:
+                    prompt_tokens += len(sequence.token_ids) - sequence.computed
+            # Once apart, they stay apart until the prompts are done: going back means to wait for a lane.
+            if decode and prompt_tokens > (0 if self.busy else self._prompt_tokens_beside):
+                return tuple(lane for lane in (Lane.DECODES, Lane.PROMPTS) if lane not in self.busy)
+        return () if self.busy else (Lane.ALL,)

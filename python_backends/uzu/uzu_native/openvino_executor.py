@@ -1,4 +1,8 @@
-"""The executor on OpenVINO's CPU plugin: one infer request for each lane, all over the same KV memory."""
+"""The executor on OpenVINO's CPU plugin: one infer request for each lane, all over the same KV memory.
+
+Lanes are compiled for different numbers of threads. A step of fewer rows than its lane has threads is filled
+up with rows of a block of their own; so the numbers depend on neither (see `PagedModel.compile`).
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from uzu_native.executor import ExecutionError, OnDone
-from uzu_native.openvino_graph import LOGITS_INDICES, ModelLoadError, compile_paged, ov
-from uzu_native.step import StepPlan
+from uzu_native.openvino_graph import LOGITS_INDICES, ModelLoadError, PagedModel, ov
+from uzu_native.step import Lane, Row, StepPlan
 
 DEFAULT_CONTEXTS = 8
 MEMORY_SHARE = 0.2
@@ -22,7 +26,8 @@ class OpenVinoExecutor:
 
     Args:
         ir_path: openvino_model.xml.
-        lanes: streams of one thread.
+        threads: of `Lane.ALL`.
+        split: whether to make the other two lanes, of half as many threads each.
         context_tokens: longest sequence; the pool holds at least one.
         kv_cache_tokens: size of the pool; None sizes it by the memory that is free.
 
@@ -30,26 +35,37 @@ class OpenVinoExecutor:
         ModelLoadError: the IR cannot be run, or there is no memory for one context.
     """
 
-    def __init__(self, ir_path: Path, lanes: int, context_tokens: int, kv_cache_tokens: int | None) -> None:
-        compiled = compile_paged(ir_path, lanes)
+    def __init__(
+        self, ir_path: Path, threads: int, split: bool, context_tokens: int, kv_cache_tokens: int | None
+    ) -> None:
+        paged = PagedModel(ir_path)
+        whole = paged.compile(1, threads)
+        self._threads = {Lane.ALL: threads}
+        self._requests = {Lane.ALL: whole.create_infer_request()}
+        if split:
+            halves = paged.compile(2, threads // 2)
+            for lane in (Lane.DECODES, Lane.PROMPTS):
+                self._threads[lane] = threads // 2
+                self._requests[lane] = halves.create_infer_request()
         caches = {
             port.get_any_name(): (port.get_element_type(), [d.get_length() for d in _tail(port)])
-            for port in compiled.inputs
+            for port in whole.inputs
             if "cache" in port.get_any_name()
         }
         self.block_size = _block_size(caches)
         block_bytes = sum(int(np.prod(shape)) * kind.size for kind, shape in caches.values())
         self.block_count = self._size(block_bytes, context_tokens, kv_cache_tokens)
         self.kv_bytes = self.block_count * block_bytes
-        self.vocabulary_size = int(compiled.outputs[0].get_partial_shape()[-1].get_length())
-        self._requests = [compiled.create_infer_request() for _ in range(lanes)]
-        self._wanted = [0] * lanes
-        self._on_done: list[OnDone | None] = [None] * lanes
+        self.vocabulary_size = int(whole.outputs[0].get_partial_shape()[-1].get_length())
+        self._wanted = dict.fromkeys(self._requests, 0)
+        self._on_done: dict[Lane, OnDone] = {}
+        # One block more than the pool has, for rows that only fill a step up.
+        self._filler = Row([0], 0, [self.block_count], wants_logits=False)
         for name, (kind, shape) in caches.items():
-            memory = ov.Tensor(kind, ov.Shape([self.block_count, *shape]))
-            for request in self._requests:
+            memory = ov.Tensor(kind, ov.Shape([self.block_count + 1, *shape]))
+            for request in self._requests.values():
                 request.set_tensor(name, memory)
-        for lane, request in enumerate(self._requests):
+        for lane, request in self._requests.items():
             request.set_callback(functools.partial(self._finished, lane), None)
 
     def _size(self, block_bytes: int, context_tokens: int, kv_cache_tokens: int | None) -> int:
@@ -71,10 +87,17 @@ class OpenVinoExecutor:
     def start(self, plan: StepPlan, on_done: OnDone) -> None:
         """Begin a step; see `Executor.start`."""
         request = self._requests[plan.lane]
+        plan = self._filled(plan)
         for name, array in self._inputs(plan).items():
             request.set_tensor(name, ov.Tensor(array))
         self._on_done[plan.lane] = on_done
         request.start_async()
+
+    def _filled(self, plan: StepPlan) -> StepPlan:
+        missing = self._threads[plan.lane] - len(plan.rows)
+        if missing < 1 or any(len(row.token_ids) > 1 for row in plan.rows):
+            return plan
+        return StepPlan(plan.lane, (*plan.rows, *[self._filler] * missing))
 
     def _inputs(self, plan: StepPlan) -> dict[str, NDArray[Any]]:
         token_ids: list[int] = []
@@ -109,12 +132,10 @@ class OpenVinoExecutor:
             LOGITS_INDICES: np.array(wanted or [0], np.int32),
         }
 
-    def _finished(self, lane: int, _: object) -> None:
-        on_done = self._on_done[lane]
-        if on_done is not None:
-            on_done(lane)
+    def _finished(self, lane: Lane, _: object) -> None:
+        self._on_done[lane](lane)
 
-    def finish(self, lane: int) -> NDArray[np.float32]:
+    def finish(self, lane: Lane) -> NDArray[np.float32]:
         """See `Executor.finish`."""
         try:
             self._requests[lane].wait()

@@ -18,7 +18,7 @@ sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 import openvino as ov  # noqa: E402
 from openvino import opset13  # noqa: E402
 
-__all__ = ["LOGITS_INDICES", "ModelLoadError", "compile_paged", "ov"]
+__all__ = ["LOGITS_INDICES", "ModelLoadError", "PagedModel", "ov"]
 
 LOGITS_INDICES = "logits_indices"
 
@@ -27,8 +27,8 @@ class ModelLoadError(RuntimeError):
     """The IR cannot be run by this engine; the text says why and what to do."""
 
 
-def compile_paged(ir_path: Path, lanes: int) -> Any:
-    """Compile an IR as a paged model with `lanes` streams of one thread each.
+class PagedModel:
+    """An IR as a model over paged keys and values.
 
     Its inputs are packed: `input_ids` and `position_ids` [tokens], `past_lens` [rows], `subsequence_begins`
     [rows + 1], `block_indices`, `block_indices_begins` [rows + 1], `max_context_len` [], `logits_indices`
@@ -37,29 +37,43 @@ def compile_paged(ir_path: Path, lanes: int) -> Any:
     Raises:
         ModelLoadError: the file is no decoder IR, or this OpenVINO lacks the transformation.
     """
-    try:
-        from openvino._offline_transformations import paged_attention_transformation
-    except ImportError:
-        raise ModelLoadError(
-            f"openvino {ov.__version__} has no paged_attention_transformation; install openvino 2026.4"
-        ) from None
-    core = ov.Core()
-    try:
-        model = core.read_model(str(ir_path))
-        paged_attention_transformation(model, False, False, False)
-        _gather_before_head(model)
-        return core.compile_model(
-            model,
-            "CPU",
-            {
-                "NUM_STREAMS": lanes,
-                "INFERENCE_NUM_THREADS": lanes,
-                "KV_CACHE_PRECISION": "u8",
-                "KEY_CACHE_QUANT_MODE": "BY_TOKEN",
-            },
-        )
-    except RuntimeError as error:
-        raise ModelLoadError(f"{ir_path}: not a decoder that can be paged: {error}") from error
+
+    def __init__(self, ir_path: Path) -> None:
+        try:
+            from openvino._offline_transformations import paged_attention_transformation
+        except ImportError:
+            raise ModelLoadError(
+                f"openvino {ov.__version__} has no paged_attention_transformation; install openvino 2026.4"
+            ) from None
+        self._path = ir_path
+        self._core = ov.Core()
+        try:
+            self._model = self._core.read_model(str(ir_path))
+            paged_attention_transformation(self._model, False, False, False)
+            _gather_before_head(self._model)
+        except RuntimeError as error:
+            raise ModelLoadError(f"{ir_path}: not a decoder that can be paged: {error}") from error
+
+    def compile(self, streams: int, threads: int) -> Any:
+        """Compile for so many streams of so many threads each.
+
+        A stream's attention goes to one thread for each row and head, whatever the number of rows, if only a
+        step has a prompt's chunk or as many rows as threads; with fewer rows it would split a context among
+        the threads, and the order of the sum would depend on the batch.
+
+        Raises:
+            ModelLoadError: this OpenVINO cannot compile it.
+        """
+        settings = {
+            "NUM_STREAMS": streams,
+            "INFERENCE_NUM_THREADS": streams * threads,
+            "KV_CACHE_PRECISION": "u8",
+            "KEY_CACHE_QUANT_MODE": "BY_TOKEN",
+        }
+        try:
+            return self._core.compile_model(self._model, "CPU", settings)
+        except RuntimeError as error:
+            raise ModelLoadError(f"{self._path}: not a decoder that can be paged: {error}") from error
 
 
 def _gather_before_head(model: Any) -> None:

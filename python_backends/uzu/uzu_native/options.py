@@ -49,12 +49,17 @@ class EngineOptions:
         3_600_000,
     )
     max_preemptions: int = _option(3, "how often a request may lose its blocks to higher priorities", 0, 1000)
-    max_step_tokens: int = _option(512, "prompt tokens that one lane computes in one step", 16, 1 << 16)
+    max_step_tokens: int = _option(512, "prompt tokens computed in one step", 16, 1 << 16)
     prefill_tokens_beside_decode: int = _option(
-        64, "prompt tokens added to a step that also decodes: less is smoother streams", 4, 1 << 16
+        16, "prompt tokens added to a step that also decodes: less is smoother streams", 4, 1 << 16
     )
-    lanes: int | None = _option(
-        None, "model streams of one thread each; default: the CPUs this process may use, at most 16", 1, 256
+    threads: int | None = _option(
+        None, "threads of the model; default: the CPUs this process may use, at most 16", 1, 256
+    )
+    split_lanes: bool = _option(
+        True,
+        "compute prompts on half of the threads while others decode on the other half; takes the memory of "
+        "the weights twice",
     )
     speculation: str = _option(
         "ngram",
@@ -67,9 +72,14 @@ class EngineOptions:
     prefix_cache: bool = _option(True, "keep the KV blocks of prompts for later prompts that begin alike")
 
     @property
-    def lane_count(self) -> int:
-        """`lanes`, or its default on this machine."""
-        return self.lanes or min(16, len(os.sched_getaffinity(0)))
+    def thread_count(self) -> int:
+        """`threads`, or its default on this machine."""
+        return self.threads or min(16, len(os.sched_getaffinity(0)))
+
+    @property
+    def lanes_are_split(self) -> bool:
+        """Whether there are halves: one thread cannot be shared out."""
+        return self.split_lanes and self.thread_count > 1
 
 
 def parse_options(raw: Mapping[str, object]) -> EngineOptions:

@@ -9,6 +9,7 @@ and the rows of one sequence never run in two lanes at once.
 from __future__ import annotations
 
 import bisect
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from uzu_native.block_pool import BlockPool, chain_hashes
@@ -16,10 +17,7 @@ from uzu_native.lanes import Lanes
 from uzu_native.options import EngineOptions
 from uzu_native.sequence import Sequence
 from uzu_native.speculation import Candidate, Speculator
-from uzu_native.step import Row, StepPlan
-
-LONG_PROMPT_CHUNKS = 4
-"""A prompt is long when it would take more chunks than this beside sequences that decode."""
+from uzu_native.step import Lane, Row, StepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,7 @@ class Scheduler:
         self.recomputed_tokens = 0
         self._options = options
         self._speculator = speculator
-        self._lanes = Lanes(options.lane_count, LONG_PROMPT_CHUNKS * options.prefill_tokens_beside_decode)
+        self._lanes = Lanes(options.lanes_are_split, options.prefill_tokens_beside_decode)
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
 
@@ -187,7 +185,6 @@ class Scheduler:
         )
 
     def _start(self, sequence: Sequence) -> None:
-        sequence.lane = self._lanes.choose(sequence, self._running)
         pool = self.pool
         own = pool.blocks_for(len(sequence.token_ids) + 1) - len(sequence.hits)
         sequence.blocks = pool.acquire(sequence.hits)
@@ -206,27 +203,46 @@ class Scheduler:
         needs_logits = sequence.generated == 0
         return hits - 1 if hits and (rest == 1 or (rest == 0 and needs_logits)) else hits
 
-    def schedule(self, lane: int) -> ScheduledStep | None:
-        """The next step of an idle lane, or None when it has nothing that it could compute now."""
-        self._lanes.share_out(lane, self._running)
-        mine = sorted((s for s in self._running if s.lane == lane and not s.in_flight), key=lambda s: s.rank)
+    def schedule(self) -> Iterator[ScheduledStep]:
+        """Steps that can start now, each on a lane that is busy until `complete` or `abandon`.
+
+        A step is planned when the one before it has been taken.
+        """
+        for lane in self._lanes.ready(self._running):
+            step = self._plan(lane)
+            if step is not None:
+                self._lanes.busy.add(lane)
+                yield step
+
+    def _plan(self, lane: Lane) -> ScheduledStep | None:
+        free = sorted((s for s in self._running if not s.in_flight), key=lambda s: s.rank)
         entries: list[Entry] = []
-        for sequence in mine:
-            if sequence.decodes and self._reserve(sequence, sequence.computed + 1):
-                entries.append(self._take(sequence, 1))
-        entries = self._with_drafts(entries)
-        budget = self._options.prefill_tokens_beside_decode if entries else self._options.max_step_tokens
-        for sequence in mine:
-            if sequence.in_flight or sequence.decodes or sequence not in self._running:
-                continue
-            count = self._chunk(sequence, budget)
-            if count and self._reserve(sequence, sequence.computed + count):
-                entries.append(self._take(sequence, count))
-                budget -= count
+        if lane is not Lane.PROMPTS:
+            for sequence in free:
+                if sequence.decodes and self._reserve(sequence, sequence.computed + 1):
+                    entries.append(self._take(sequence, 1))
+            entries = self._with_drafts(entries)
+        if lane is not Lane.DECODES:
+            budget = self._prompt_budget(lane, beside=bool(entries))
+            for sequence in free:
+                if budget < 1:
+                    break
+                if sequence.in_flight or sequence.decodes or sequence not in self._running:
+                    continue
+                count = self._chunk(sequence, budget)
+                if count and self._reserve(sequence, sequence.computed + count):
+                    entries.append(self._take(sequence, count))
+                    budget -= count
         if not entries:
             return None
         rows = tuple(row for entry in entries for row in self._rows(entry))
         return ScheduledStep(StepPlan(lane, rows), tuple(entries))
+
+    def _prompt_budget(self, lane: Lane, beside: bool) -> int:
+        if beside:
+            return self._options.prefill_tokens_beside_decode
+        # Half of the threads take half as many tokens in the same time.
+        return self._options.max_step_tokens // (2 if lane is Lane.PROMPTS else 1)
 
     def _with_drafts(self, entries: list[Entry]) -> list[Entry]:
         """Add guesses to sequences that decode, as far as they are worth it and blocks are free."""
@@ -307,6 +323,7 @@ class Scheduler:
 
     def complete(self, step: ScheduledStep) -> None:
         """Book a step that has run: its tokens are computed, and full blocks of prompts findable."""
+        self._lanes.busy.discard(step.plan.lane)
         for entry in step.entries:
             sequence = entry.sequence
             sequence.in_flight = False
@@ -325,6 +342,7 @@ class Scheduler:
 
     def abandon(self, step: ScheduledStep) -> list[Sequence]:
         """End all sequences of a step that failed, and say which they are."""
+        self._lanes.busy.discard(step.plan.lane)
         failed = []
         for entry in step.entries:
             entry.sequence.in_flight = False

@@ -77,7 +77,6 @@ class Sequence:
     hits: list[bytes] = field(default_factory=list)
     computed: int = 0
     published: int = 0
-    lane: int = 0
     in_flight: bool = False
     finished: bool = False
 

@@ -4,7 +4,7 @@ A guess is what followed the last time the sequence's latest tokens occurred in 
 lookup, as in A. Saxena's prompt-lookup-decoding). Guesses are verified by sampling from the model and
 accepting while the sample equals the guess, so they change the speed and never the tokens.
 
-Whether a guess is worth a row is arithmetic: a row more costs a lane a known share of its step, and earns its
+Whether a guess is worth a row is arithmetic: a row more costs a known share of its step, and earns its
 chance of being accepted. With few rows in a step a row costs next to nothing; in a full one it costs a step's
 share, and guessing ends by itself.
 """
@@ -25,7 +25,7 @@ PROBE_COST = 0.5
 """Highest share of a token that a probe may cost."""
 
 INDEX_STRIDE = 512
-"""Tokens indexed at one time: a long prompt must not hold up the other lanes."""
+"""Tokens indexed at one time: a long prompt must not hold up the loop."""
 
 
 @dataclass(frozen=True, slots=True)

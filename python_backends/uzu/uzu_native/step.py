@@ -3,6 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Lane(IntEnum):
+    """A stream of the executor. `ALL` runs alone; the other two run beside each other."""
+
+    ALL = 0
+    """All threads: any rows."""
+    DECODES = 1
+    """Half of the threads: sequences that decode."""
+    PROMPTS = 2
+    """The other half: sequences that do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,5 +39,5 @@ class Row:
 class StepPlan:
     """The rows that one lane computes together. Rows of one sequence are in ascending order."""
 
-    lane: int
+    lane: Lane
     rows: tuple[Row, ...]

@@ -106,7 +106,7 @@ class ManualClock:
 
 
 def make_options(**changes: object) -> EngineOptions:
-    defaults: dict[str, object] = {"model": "unused", "lanes": 2, "max_step_tokens": 16}
+    defaults: dict[str, object] = {"model": "unused", "threads": 2, "max_step_tokens": 16}
     defaults |= {"prefill_tokens_beside_decode": 8}
     return EngineOptions(**(defaults | changes))  # type: ignore[arg-type]
 

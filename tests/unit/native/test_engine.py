@@ -44,7 +44,7 @@ def test_same_tokens_alone_and_among_neighbours(sampling):
         assert recorder.token_ids == run(make_engine(), (token_ids, request))[0].token_ids
     shuffled = jobs[:]
     random.Random(3).shuffle(shuffled)
-    again = run(make_engine(FakeExecutor(256), lanes=3), *shuffled)
+    again = run(make_engine(FakeExecutor(256), threads=1), *shuffled)
     assert {tuple(r.token_ids) for r in again} == {tuple(r.token_ids) for r in together}
 
 
@@ -286,7 +286,7 @@ def test_a_step_that_cannot_start_fails_its_requests_and_gives_the_lane_back():
             super().start(plan, on_done)
 
     faults = Faults()
-    engine = make_engine(Refusing(), faults=faults, lanes=1)
+    engine = make_engine(Refusing(), faults=faults, threads=1)
     (first,) = run(engine, (prompt(5), make_request()))
     assert first.error is not None
     assert first.error.code is ErrorCode.ENGINE_FAILED
@@ -304,7 +304,7 @@ def test_a_step_that_cannot_follow_another_fails_its_requests_once():
             super().start(plan, on_done)
 
     faults = Faults()
-    engine = make_engine(RefusingLater(), faults=faults, lanes=1)
+    engine = make_engine(RefusingLater(), faults=faults, threads=1)
     first, second = run(engine, (prompt(5), make_request()), (prompt(6, 9), make_request()))
     for recorder in (first, second):
         assert recorder.error is not None
@@ -329,7 +329,7 @@ def test_a_row_that_cannot_be_sampled_is_nothing_to_those_who_have_left():
             return logits * np.float32("nan") if len(self.plans) > 1 else logits
 
     faults = Faults()
-    engine = make_engine(Poisoned(), faults=faults, lanes=1)
+    engine = make_engine(Poisoned(), faults=faults, threads=1)
     (recorder,) = run(engine, (prompt(5), make_request(temperature=1.0, top_p=0.5)))
     assert recorder.error is None
     assert faults == []
@@ -343,7 +343,7 @@ def test_a_row_that_cannot_be_sampled_fails_its_own_request():
             return logits * np.float32("nan") if row.start + len(row.token_ids) == 9 else logits
 
     faults = Faults()
-    engine = make_engine(Poisoned(), faults=faults, lanes=1)
+    engine = make_engine(Poisoned(), faults=faults, threads=1)
     bad, good = run(
         engine,
         (prompt(9), make_request(temperature=1.0, top_p=0.5)),
@@ -358,7 +358,7 @@ def test_a_row_that_cannot_be_sampled_fails_its_own_request():
 def test_a_fault_that_comes_back_does_not_spin():
     faults = Faults()
     engine = make_engine(faults=faults)
-    engine._scheduler.schedule = lambda lane: 1 // 0  # type: ignore[method-assign]
+    engine._scheduler.schedule = lambda: 1 // 0  # type: ignore[method-assign]
     engine.start()
     recorder = Recorder()
     engine.submit(make_request(), prompt(5), recorder)
@@ -391,7 +391,7 @@ def test_lower_priority_numbers_start_first():
 
 def test_a_failed_step_fails_its_requests_and_no_others():
     faults = Faults()
-    engine = make_engine(FakeExecutor(fail_on=99), faults=faults, lanes=1, max_sequences=1)
+    engine = make_engine(FakeExecutor(fail_on=99), faults=faults, threads=1, max_sequences=1)
     bad, good = run(engine, ([99, 99], make_request()), (prompt(6), make_request()))
     assert bad.error is not None
     assert bad.error.code is ErrorCode.ENGINE_FAILED

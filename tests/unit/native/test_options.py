@@ -9,18 +9,18 @@ from uzu_native.options import EngineOptions, load_options, parse_options
 def test_defaults():
     options = parse_options({"model": "weights"})
     assert options == EngineOptions(model="weights")
-    assert 1 <= options.lane_count <= 16
-    assert parse_options({"model": "weights", "lanes": 3, "source": None}).lane_count == 3
+    assert 1 <= options.thread_count <= 16
+    assert parse_options({"model": "weights", "threads": 3, "source": None}).thread_count == 3
 
 
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
         ({}, "option 'model' is missing"),
-        ({"model": "m", "lane": 2}, r"unknown option 'lane'; known: context_tokens, .*, speculation_tokens$"),
+        ({"model": "m", "lane": 2}, r"unknown option 'lane'; known: context_tokens, .*, threads$"),
         ({"model": 3}, "option 'model' must be str, not 3"),
-        ({"model": "m", "lanes": True}, "option 'lanes' must be int | null, not True"),
-        ({"model": "m", "lanes": 0}, "option 'lanes' must be between 1 and 256, not 0"),
+        ({"model": "m", "threads": True}, "option 'threads' must be int | null, not True"),
+        ({"model": "m", "threads": 0}, "option 'threads' must be between 1 and 256, not 0"),
         ({"model": "m", "max_sequences": None}, "option 'max_sequences' must be int, not None"),
         ({"model": "m", "prefix_cache": 1}, "option 'prefix_cache' must be bool, not 1"),
     ],

@@ -1,3 +1,4 @@
+import pytest
 from engine_fixtures import Recorder, WordStream, make_options, make_request, prompt
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -5,6 +6,7 @@ from hypothesis import strategies as st
 from uzu_native.block_pool import BlockPool
 from uzu_native.scheduler import ScheduledStep, Scheduler, prompt_chunk
 from uzu_native.sequence import Sequence
+from uzu_native.step import Lane
 
 
 def make_sequence(ordinal: int, length: int = 9, max_tokens: int = 8, priority: int = 10) -> Sequence:
@@ -39,26 +41,6 @@ def test_a_prompt_is_never_cut_into_ones(length, budget):
     assert length == 1 or min(chunks) >= 2
 
 
-def test_new_sequences_go_to_the_emptiest_lane():
-    scheduler = Scheduler(BlockPool(64, 4), make_options(lanes=3))
-    for i in range(7):
-        scheduler.add(make_sequence(i))
-    admitted = scheduler.admit()
-    assert [s.lane for s in admitted] == [0, 1, 2, 0, 1, 2, 0]
-
-
-def test_lanes_even_out_when_one_runs_dry():
-    scheduler = Scheduler(BlockPool(64, 4), make_options(lanes=2))
-    sequences = [make_sequence(i) for i in range(8)]
-    for sequence in sequences:
-        scheduler.add(sequence)
-    scheduler.admit()
-    for sequence in [s for s in sequences if s.lane == 1]:
-        scheduler.remove(sequence)
-    scheduler.schedule(0)
-    assert sorted(s.lane for s in scheduler.running) == [0, 0, 1, 1]
-
-
 def test_a_victim_keeps_its_place_in_the_queue():
     scheduler = Scheduler(BlockPool(64, 4), make_options())
     first, second, third = (make_sequence(i) for i in range(3))
@@ -76,10 +58,10 @@ def test_a_victim_keeps_its_place_in_the_queue():
 class Simulation:
     """Drives the scheduler as the engine does, with steps that end in any order."""
 
-    def __init__(self, blocks: int, lanes: int) -> None:
-        self.options = make_options(lanes=lanes, max_sequences=6, prefill_tokens_beside_decode=4)
+    def __init__(self, blocks: int, threads: int) -> None:
+        self.options = make_options(threads=threads, max_sequences=6, prefill_tokens_beside_decode=4)
         self.scheduler = Scheduler(BlockPool(blocks, 4), self.options)
-        self.flying: dict[int, ScheduledStep] = {}
+        self.flying: dict[Lane, ScheduledStep] = {}
         self.live: dict[int, Sequence] = {}
         self.finished: list[int] = []
         self.ordinal = 0
@@ -97,16 +79,16 @@ class Simulation:
 
     def launch(self) -> None:
         self.scheduler.admit()
-        for lane in range(self.options.lane_count):
-            if lane not in self.flying:
-                step = self.scheduler.schedule(lane)
-                if step is not None:
-                    self.check_step(step)
-                    self.flying[lane] = step
+        for step in self.scheduler.schedule():
+            self.check_step(step)
+            self.flying[step.plan.lane] = step
 
     def check_step(self, step: ScheduledStep) -> None:
         mine = [entry.sequence.ordinal for entry in step.entries]
         assert len(set(mine)) == len(mine)
+        assert step.plan.lane not in self.flying
+        assert Lane.ALL not in self.flying
+        assert step.plan.lane is not Lane.ALL or not self.flying
         others = {e.sequence.ordinal for s in self.flying.values() for e in s.entries}
         assert others.isdisjoint(mine)
         for row in step.plan.rows:
@@ -135,9 +117,9 @@ ACTIONS = st.lists(
 
 
 @settings(max_examples=150, deadline=None)
-@given(ACTIONS, st.integers(8, 24), st.integers(1, 3))
-def test_random_traffic_leaks_nothing_and_starves_nobody(actions, blocks, lanes):
-    simulation = Simulation(blocks, lanes)
+@given(ACTIONS, st.integers(8, 24), st.integers(1, 2))
+def test_random_traffic_leaks_nothing_and_starves_nobody(actions, blocks, threads):
+    simulation = Simulation(blocks, threads)
     for action, number in actions:
         if action == "submit":
             simulation.submit(1 + number % 20, 1 + number % 11, number % 3 * 10)
@@ -159,9 +141,9 @@ def test_random_traffic_leaks_nothing_and_starves_nobody(actions, blocks, lanes)
     assert simulation.scheduler.pool.used == 0
 
 
-def running(count, lanes, **changes):
+def running(count, **changes):
     """A scheduler with so many sequences that decode."""
-    options = {"lanes": lanes, "prefill_tokens_beside_decode": 4, **changes}
+    options = {"prefill_tokens_beside_decode": 4, **changes}
     scheduler = Scheduler(BlockPool(256, 4), make_options(**options))
     for i in range(count):
         scheduler.add(make_sequence(i, priority=20))
@@ -169,54 +151,92 @@ def running(count, lanes, **changes):
     for _ in range(20):
         if all(s.decodes for s in scheduler.running):
             return scheduler
-        advance(scheduler, lanes)
+        advance(scheduler)
     raise AssertionError("they do not get to decode")
 
 
-def advance(scheduler, lanes):
-    """One step of every lane."""
-    steps = [step for lane in range(lanes) if (step := scheduler.schedule(lane)) is not None]
+def advance(scheduler):
+    """One step of every lane that is ready."""
+    steps = list(scheduler.schedule())
     for step in steps:
-        scheduler.complete(step)
-        for entry in step.entries:
-            if entry.samples:
-                entry.sequence.token_ids.append(1)
+        land(scheduler, step)
     return steps
 
 
-def test_a_long_prompt_gets_a_lane_to_itself_while_others_decode():
-    scheduler = running(8, lanes=2)
-    assert sorted(s.lane for s in scheduler.running) == [0] * 4 + [1] * 4
+def land(scheduler, step):
+    scheduler.complete(step)
+    for entry in step.entries:
+        if entry.samples:
+            entry.sequence.token_ids.append(1)
+
+
+def test_a_long_prompt_and_those_who_decode_get_half_of_the_threads_each():
+    scheduler = running(8, threads=2)
     long = make_sequence(99, length=100)
     scheduler.add(long)
     scheduler.admit()
-    advance(scheduler, 2)
-    beside = [s for s in scheduler.running if s.lane == long.lane and s is not long]
-    assert beside == []
-    step = scheduler.schedule(long.lane)
-    assert [len(row.token_ids) for row in step.plan.rows] == [16]
-    scheduler.complete(step)
-    short = make_sequence(100, length=6)
-    scheduler.add(short)
+    decodes, prompts = scheduler.schedule()
+    assert (decodes.plan.lane, prompts.plan.lane) == (Lane.DECODES, Lane.PROMPTS)
+    assert [len(row.token_ids) for row in decodes.plan.rows] == [1] * 8
+    assert [len(row.token_ids) for row in prompts.plan.rows] == [8]
+    # Each goes on without waiting for the other.
+    land(scheduler, decodes)
+    (decodes,) = scheduler.schedule()
+    assert decodes.plan.lane is Lane.DECODES
+    land(scheduler, prompts)
+    (prompts,) = scheduler.schedule()
+    assert prompts.plan.lane is Lane.PROMPTS
+    land(scheduler, decodes)
+    land(scheduler, prompts)
+
+
+def test_the_lanes_join_once_the_prompts_are_computed():
+    scheduler = running(2, threads=2)
+    scheduler.add(make_sequence(99, length=12))
     scheduler.admit()
-    assert short.lane != long.lane
-    for _ in range(10):
-        advance(scheduler, 2)
-    assert long.computed >= 100
-    lanes = [s.lane for s in scheduler.running]
-    assert abs(lanes.count(0) - lanes.count(1)) <= 1
+    decodes, prompts = scheduler.schedule()
+    land(scheduler, prompts)
+    (rest,) = scheduler.schedule()
+    assert rest.plan.lane is Lane.PROMPTS, "four tokens would fit beside, but the lanes are apart already"
+    land(scheduler, rest)
+    assert list(scheduler.schedule()) == [], "all threads are not free yet"
+    land(scheduler, decodes)
+    (together,) = scheduler.schedule()
+    assert together.plan.lane is Lane.ALL
+    assert len(together.entries) == 3
 
 
-def test_long_prompts_share_the_lanes_when_nobody_decodes():
-    scheduler = Scheduler(BlockPool(256, 4), make_options(lanes=2, prefill_tokens_beside_decode=4))
+@pytest.mark.parametrize("options", [{"threads": 1}, {"threads": 2, "split_lanes": False}])
+def test_without_halves_a_prompt_goes_beside_those_who_decode(options):
+    scheduler = running(2, **options)
+    scheduler.add(make_sequence(99, length=100))
+    scheduler.admit()
+    (step,) = scheduler.schedule()
+    assert step.plan.lane is Lane.ALL
+    assert [len(row.token_ids) for row in step.plan.rows] == [1, 1, 4]
+    assert list(scheduler.schedule()) == []
+
+
+def test_a_short_prompt_goes_beside_those_who_decode():
+    scheduler = running(2, threads=2)
+    scheduler.add(make_sequence(99, length=4))
+    scheduler.admit()
+    (step,) = scheduler.schedule()
+    assert [len(row.token_ids) for row in step.plan.rows] == [1, 1, 4]
+
+
+def test_prompts_use_all_threads_when_nobody_decodes():
+    scheduler = Scheduler(BlockPool(256, 4), make_options(threads=2))
     for i in range(4):
-        scheduler.add(make_sequence(i, length=100))
+        scheduler.add(make_sequence(i, length=10))
     scheduler.admit()
-    assert sorted(s.lane for s in scheduler.running) == [0, 0, 1, 1]
+    (step,) = scheduler.schedule()
+    assert step.plan.lane is Lane.ALL
+    assert [len(row.token_ids) for row in step.plan.rows] == [10, 6]
 
 
 def test_higher_priority_throws_out_the_lowest_rank_and_no_more_than_needed():
-    scheduler = running(6, lanes=1, max_sequences=6)
+    scheduler = running(6, max_sequences=6)
     high = make_sequence(99, priority=0)
     scheduler.add(high)
     assert scheduler.admit() == [high]
@@ -229,7 +249,7 @@ def test_higher_priority_throws_out_the_lowest_rank_and_no_more_than_needed():
 
 
 def test_throwing_out_is_not_done_in_vain():
-    scheduler = Scheduler(BlockPool(10, 4), make_options(lanes=1))
+    scheduler = Scheduler(BlockPool(10, 4), make_options())
     low, equal = make_sequence(1, length=9, priority=20), make_sequence(2, length=17, priority=5)
     for sequence in (low, equal):
         scheduler.add(sequence)
@@ -240,7 +260,7 @@ def test_throwing_out_is_not_done_in_vain():
 
 
 def test_a_victim_is_left_in_peace_after_so_many_times():
-    scheduler = running(1, lanes=1, max_sequences=1, max_preemptions=2)
+    scheduler = running(1, max_sequences=1, max_preemptions=2)
     victim = scheduler.running[0]
     for i in range(4):
         high = make_sequence(100 + i, priority=0)
@@ -269,7 +289,7 @@ def test_a_low_priority_is_not_overtaken_for_ever():
 
 
 def test_who_needs_a_prefix_that_is_being_computed_waits_for_it():
-    scheduler = Scheduler(BlockPool(64, 4), make_options(lanes=1))
+    scheduler = Scheduler(BlockPool(64, 4), make_options())
     first, same, other = (make_sequence(i, length=41, priority=10) for i in (1, 2, 3))
     same.token_ids = [*first.token_ids[:40], 59]
     for sequence in (first, same, other):
@@ -277,7 +297,7 @@ def test_who_needs_a_prefix_that_is_being_computed_waits_for_it():
     assert scheduler.admit() == [first, other]
     for _ in range(6):
         assert scheduler.waiting == (same,) or same in scheduler.running
-        advance(scheduler, 1)
+        advance(scheduler)
         scheduler.admit()
     assert same.cached_tokens == 36
     urgent = make_sequence(4, length=41, priority=0)

@@ -70,7 +70,7 @@ def refused(uzu: Uzu, says: str, *arguments: str, **environment: str) -> None:
             "--option: unknown option 'max_sequence'; known: .*max_sequences",
             ["serve", "--option", "max_sequence=4"],
         ),
-        ("--option: option 'lanes' must be between 1 and 256, not 0", ["serve", "--option", "lanes=0"]),
+        ("--option: option 'threads' must be between 1 and 256, not 0", ["serve", "--option", "threads=0"]),
         ("--option: 'model' and 'source' are", ["serve", "--option", "model=x"]),
         ("--served-name: 'a b' must be", ["serve", "--served-name", "a b"]),
         ("--host: 'no.such.host.invalid' is not an address", ["serve", "--host", "no.such.host.invalid"]),
