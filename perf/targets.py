@@ -13,6 +13,7 @@ from typing import Protocol
 
 import aiohttp
 
+import native_engine_path  # noqa: F401 -- before the engine's package
 from uzu_contract.errors import RequestError
 from uzu_contract.request import GenerateRequest, TokenPrompt
 from uzu_contract.response import GenerateChunk
