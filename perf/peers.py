@@ -3,6 +3,10 @@
 Each peer runs in a process of its own and rests while another is measured; every round measures each peer
 once at each concurrency. Peers that are not installed are named as skipped. Engine level: no server, no HTTP.
 All prompts of a run are given at once: random tokens, greedy, past the end of text.
+
+Three rates come of two runs with fresh prompts, one of a single token and one of all: prompt tokens per
+second of the first (prefill), the tokens after the first by the difference of the two durations (decode), and
+all output tokens by the duration of the second (whole).
 """
 
 from __future__ import annotations
@@ -22,6 +26,10 @@ from typing import Any
 import click
 
 from bench import MODEL, TOKEN_RANGE, environment, prepared_model, table
+
+PHASES = ("prefill", "decode", "whole")
+Results = dict[str, dict[int, dict[str, list[float]]]]
+"""Tokens per second by phase, concurrency and peer; one number a round."""
 
 Run = Callable[[list[list[int]], int], int]
 """Continue these prompts by so many tokens each; how many tokens came."""
@@ -98,8 +106,8 @@ def llama_cpp(folder: Path, gguf: Path) -> Run:  # noqa: ARG001 -- peers are mad
 
 
 PEERS = {
-    "uzu": ("uzu_native", uzu_plain),
-    "uzu, speculating": ("uzu_native", uzu),
+    "uzu": ("openvino", uzu_plain),
+    "uzu, speculating": ("openvino", uzu),
     "openvino-genai": ("openvino_genai", openvino_genai),
     "llama.cpp": ("llama_cpp", llama_cpp),
 }
@@ -115,12 +123,12 @@ class PeerProcess:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
 
-    def measure(self, prompts: list[list[int]], max_tokens: int) -> float:
-        """Output tokens per second."""
+    def seconds(self, prompts: list[list[int]], max_tokens: int) -> float:
+        """How long it takes to continue all these prompts by so many tokens each."""
         answer = self._ask({"prompts": prompts, "max_tokens": max_tokens})
         if answer["tokens"] != len(prompts) * max_tokens:
             raise click.ClickException(f"{self.name}: {answer['tokens']} tokens came")
-        return float(answer["tokens"] / answer["seconds"])
+        return float(answer["seconds"])
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
         child = self._process
@@ -166,7 +174,7 @@ def is_installed(module: str) -> bool:
 @click.option("--concurrency", default="1,8,16,32", show_default=True, help="Levels, separated by commas.")
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1, 100))
 @click.option("--input-tokens", default=128, show_default=True, type=click.IntRange(2, 8000))
-@click.option("--output-tokens", default=64, show_default=True, type=click.IntRange(1, 8000))
+@click.option("--output-tokens", default=64, show_default=True, type=click.IntRange(2, 8000))
 @click.option("--child", "child_name", hidden=True)
 @click.option("--folder", type=click.Path(path_type=Path), hidden=True)
 @click.option("--gguf", type=click.Path(path_type=Path), hidden=True)
@@ -189,33 +197,48 @@ def main(
     present = [name for name, (module, _) in PEERS.items() if is_installed(module)]
     peers = [PeerProcess(name, folder, gguf) for name in present]
     rng = random.Random(0)
-    results: dict[int, dict[str, list[float]]] = {n: {p.name: [] for p in peers} for n in levels}
+    results: Results = {
+        phase: {level: {name: [] for name in present} for level in levels} for phase in PHASES
+    }
+
+    def prompts(count: int) -> list[list[int]]:
+        return [[rng.randrange(*TOKEN_RANGE) for _ in range(input_tokens)] for _ in range(count)]
+
     try:
         for round_number in range(rounds + 1):
             for level in levels:
-                for peer in peers:
-                    prompts = [
-                        [rng.randrange(*TOKEN_RANGE) for _ in range(input_tokens)] for _ in range(level)
-                    ]
-                    rate = peer.measure(prompts, output_tokens)
+                # Who goes first changes, so that a machine that slows down does so for all.
+                for peer in (*peers[round_number % len(peers) :], *peers[: round_number % len(peers)]):
+                    first_s = peer.seconds(prompts(level), 1)
+                    all_s = peer.seconds(prompts(level), output_tokens)
                     if round_number:
-                        results[level][peer.name].append(rate)
+                        rates = (
+                            level * input_tokens / first_s,
+                            level * (output_tokens - 1) / max(all_s - first_s, 1e-9),
+                            level * output_tokens / all_s,
+                        )
+                        for phase, rate in zip(PHASES, rates, strict=True):
+                            results[phase][level][peer.name].append(rate)
     finally:
         for peer in peers:
             peer.close()
-    click.echo(f"Output tokens per second, {MODEL}, {input_tokens} tokens in, {output_tokens} out, greedy.")
-    click.echo(f"Median of {rounds} rounds (range), ratio to {present[0]}.\n")
-    click.echo(table(results))
+    click.echo(f"Tokens per second, {MODEL}, {input_tokens} tokens in, {output_tokens} out, greedy.")
+    click.echo(f"Median of {rounds} rounds (range), ratio to {present[0]}.")
+    for phase, by_level in results.items():
+        click.echo(f"\n{phase}\n\n{table(by_level)}\n\nuzu to the best peer: {best_ratios(by_level)}")
     skipped = sorted(set(PEERS) - set(present))
     click.echo(f"\nnot installed: {', '.join(skipped) or 'none'}")
     click.echo("\n".join(f"{key}: {value}" for key, value in where.items()))
-    ratios = {
-        level: statistics.median(rates["uzu"])
-        / max(statistics.median(v) for name, v in rates.items() if not name.startswith("uzu"))
-        for level, rates in results.items()
-        if any(not name.startswith("uzu") for name in rates)
-    }
-    click.echo("uzu to the best peer: " + ", ".join(f"{k}: {v:.2f} ×" for k, v in ratios.items()))
+
+
+def best_ratios(by_level: dict[int, dict[str, list[float]]]) -> str:
+    """Uzu without speculation against the fastest other engine, for each concurrency."""
+    ratios = []
+    for level, rates in by_level.items():
+        others = [statistics.median(v) for name, v in rates.items() if not name.startswith("uzu")]
+        if others:
+            ratios.append(f"{level}: {statistics.median(rates['uzu']) / max(others):.2f} ×")
+    return ", ".join(ratios) or "none is installed"
 
 
 if __name__ == "__main__":

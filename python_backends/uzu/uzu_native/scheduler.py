@@ -67,7 +67,7 @@ class Scheduler:
         self.recomputed_tokens = 0
         self._options = options
         self._speculator = speculator
-        self._lanes = Lanes(options.lanes_are_split, options.prefill_tokens_beside_decode)
+        self._lanes = Lanes(options)
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
 
@@ -208,13 +208,13 @@ class Scheduler:
 
         A step is planned when the one before it has been taken.
         """
-        for lane in self._lanes.ready(self._running):
-            step = self._plan(lane)
+        for slot in self._lanes.ready(self._running):
+            step = self._plan(slot.lane, slot.prompt_tokens)
             if step is not None:
-                self._lanes.busy.add(lane)
+                self._lanes.busy.add(slot.lane)
                 yield step
 
-    def _plan(self, lane: Lane) -> ScheduledStep | None:
+    def _plan(self, lane: Lane, budget: int) -> ScheduledStep | None:
         free = sorted((s for s in self._running if not s.in_flight), key=lambda s: s.rank)
         entries: list[Entry] = []
         if lane is not Lane.PROMPTS:
@@ -222,27 +222,19 @@ class Scheduler:
                 if sequence.decodes and self._reserve(sequence, sequence.computed + 1):
                     entries.append(self._take(sequence, 1))
             entries = self._with_drafts(entries)
-        if lane is not Lane.DECODES:
-            budget = self._prompt_budget(lane, beside=bool(entries))
-            for sequence in free:
-                if budget < 1:
-                    break
-                if sequence.in_flight or sequence.decodes or sequence not in self._running:
-                    continue
-                count = self._chunk(sequence, budget)
-                if count and self._reserve(sequence, sequence.computed + count):
-                    entries.append(self._take(sequence, count))
-                    budget -= count
+        for sequence in free:
+            if budget < 1:
+                break
+            if sequence.in_flight or sequence.decodes or sequence not in self._running:
+                continue
+            count = self._chunk(sequence, budget)
+            if count and self._reserve(sequence, sequence.computed + count):
+                entries.append(self._take(sequence, count))
+                budget -= count
         if not entries:
             return None
         rows = tuple(row for entry in entries for row in self._rows(entry))
         return ScheduledStep(StepPlan(lane, rows), tuple(entries))
-
-    def _prompt_budget(self, lane: Lane, beside: bool) -> int:
-        if beside:
-            return self._options.prefill_tokens_beside_decode
-        # Half of the threads take half as many tokens in the same time.
-        return self._options.max_step_tokens // (2 if lane is Lane.PROMPTS else 1)
 
     def _with_drafts(self, entries: list[Entry]) -> list[Entry]:
         """Add guesses to sequences that decode, as far as they are worth it and blocks are free."""

@@ -191,7 +191,7 @@ def test_a_long_prompt_and_those_who_decode_get_half_of_the_threads_each():
 
 
 def test_the_lanes_join_once_the_prompts_are_computed():
-    scheduler = running(2, threads=2)
+    scheduler = running(3, threads=2)
     scheduler.add(make_sequence(99, length=12))
     scheduler.admit()
     decodes, prompts = scheduler.schedule()
@@ -203,7 +203,7 @@ def test_the_lanes_join_once_the_prompts_are_computed():
     land(scheduler, decodes)
     (together,) = scheduler.schedule()
     assert together.plan.lane is Lane.ALL
-    assert len(together.entries) == 3
+    assert len(together.entries) == 4
 
 
 @pytest.mark.parametrize("options", [{"threads": 1}, {"threads": 2, "split_lanes": False}])
@@ -223,6 +223,20 @@ def test_a_short_prompt_goes_beside_those_who_decode():
     scheduler.admit()
     (step,) = scheduler.schedule()
     assert [len(row.token_ids) for row in step.plan.rows] == [1, 1, 4]
+
+
+def test_a_crowd_of_short_prompts_goes_first_and_a_long_one_does_not():
+    scheduler = running(4, threads=2)
+    for i in range(2):
+        scheduler.add(make_sequence(90 + i, length=12))
+    scheduler.admit()
+    (step,) = scheduler.schedule()
+    assert step.plan.lane is Lane.ALL
+    assert [len(row.token_ids) for row in step.plan.rows] == [1, 1, 1, 1, 12, 4]
+    land(scheduler, step)
+    scheduler.add(make_sequence(99, length=100))
+    scheduler.admit()
+    assert [step.plan.lane for step in scheduler.schedule()] == [Lane.DECODES, Lane.PROMPTS]
 
 
 def test_prompts_use_all_threads_when_nobody_decodes():
