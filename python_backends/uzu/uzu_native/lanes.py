@@ -20,9 +20,9 @@ from uzu_native.step import Lane
 CROWD = 0.5
 """Waiting prompts for each sequence that decodes, from which the prompts go first.
 
-All threads compute a prompt in about half the time that half of them take. Decoding loses about a third of its
-speed for all of that time, or nearly all of its speed for half of it: who decodes loses little more by the
-second, and who waits saves half.
+All threads compute a prompt in about half the time that half of them take. Decoding loses about a third of
+its speed for all of that time, or nearly all of its speed for half of it: who decodes loses little more by
+the second, and who waits saves half.
 """
 
 

@@ -65,8 +65,18 @@ class OpenVinoExecutor:
             memory = ov.Tensor(kind, ov.Shape([self.block_count + 1, *shape]))
             for request in self._requests.values():
                 request.set_tensor(name, memory)
+        self._warm_up()
         for lane, request in self._requests.items():
             request.set_callback(functools.partial(self._finished, lane), None)
+
+    def _warm_up(self) -> None:
+        """Run each lane once: the first step of a stream packs its weights, which takes as long as a load."""
+        for lane, request in self._requests.items():
+            for token_ids in ([0, 0], [0]):
+                row = Row(token_ids, 0, self._filler.block_table, wants_logits=True)
+                for name, array in self._inputs(self._filled(StepPlan(lane, (row,)))).items():
+                    request.set_tensor(name, ov.Tensor(array))
+                request.infer()
 
     def _size(self, block_bytes: int, context_tokens: int, kv_cache_tokens: int | None) -> int:
         free = _available_memory()
