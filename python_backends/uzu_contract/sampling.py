@@ -23,7 +23,7 @@ class SamplingParams:
     """How the next token is chosen and when a text ends.
 
     Logits go through `logit_bias` and `min_tokens`, then `repetition_penalty`, `frequency_penalty` and
-    `presence_penalty`, then `temperature`, then `top_k`, `top_p` and `min_p`.
+    `presence_penalty`, then `temperature`, then `top_k`, `top_p`, `min_p` and `typical_p`.
 
     Args:
         max_tokens: tokens to generate at most; None is what fits the context.
@@ -31,6 +31,8 @@ class SamplingParams:
         top_p: keep the smallest set of tokens whose probability reaches it; 1 keeps all.
         top_k: keep the k most likely tokens; 0 keeps all.
         min_p: drop tokens less likely than this share of the most likely one; 0 keeps all.
+        typical_p: keep the tokens whose information is nearest to the expected one, until their probability
+            reaches it; 1 keeps all.
         seed: same seed, same tokens; None draws one.
         stop: the text ends before the first of these strings.
         stop_token_ids: the text ends at the first of these tokens.
@@ -52,6 +54,7 @@ class SamplingParams:
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
+    typical_p: float = 1.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
@@ -84,7 +87,6 @@ NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "guided_decoding": (None,),
     "include_stop_str_in_output": (False, None),
     "skip_special_tokens": (True, None),
-    "typical_p": (1, None),
 }
 """Known parameters that no backend here supports yet, and the values that ask for nothing."""
 
@@ -117,14 +119,14 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _stop(value: object) -> tuple[str, ...]:
+def _strings(name: str, value: object, most: int) -> tuple[str, ...]:
     strings = [value] if isinstance(value, str) else value
     if not isinstance(strings, list | tuple) or not all(isinstance(s, str) and s for s in strings):
-        raise invalid("stop", f"must be a non-empty string or a list of them, not {_shown(value)}")
-    if len(strings) > MAX_STOP_STRINGS:
-        raise invalid("stop", f"takes at most {MAX_STOP_STRINGS} strings, not {len(strings)}")
+        raise invalid(name, f"must be a non-empty string or a list of them, not {_shown(value)}")
+    if len(strings) > most:
+        raise invalid(name, f"takes at most {most} strings, not {len(strings)}")
     if any(len(s) > MAX_STOP_LENGTH for s in strings):
-        raise invalid("stop", f"takes strings of at most {MAX_STOP_LENGTH} characters")
+        raise invalid(name, f"takes strings of at most {MAX_STOP_LENGTH} characters")
     return tuple(strings)
 
 
@@ -171,11 +173,12 @@ def _boolean(name: str, value: object) -> bool:
 _READERS: dict[str, Callable[[Any], Any]] = {
     "max_tokens": lambda v: _integer("max_tokens", v, 1, 2**31 - 1),
     "temperature": lambda v: _temperature(v),
-    "top_p": lambda v: _top_p(v),
+    "top_p": lambda v: _share("top_p", v),
+    "typical_p": lambda v: _share("typical_p", v),
     "top_k": _top_k,
     "min_p": lambda v: _number("min_p", v, 0, 1),
     "seed": lambda v: _integer("seed", v, -(2**63), 2**64 - 1),
-    "stop": _stop,
+    "stop": lambda v: _strings("stop", v, MAX_STOP_STRINGS),
     "stop_token_ids": _token_ids,
     "ignore_eos": lambda v: _boolean("ignore_eos", v),
     "min_tokens": lambda v: _integer("min_tokens", v, 0, 2**31 - 1),
@@ -193,11 +196,11 @@ def _temperature(value: object) -> float:
     return 0.0 if temperature < GREEDY_BELOW else temperature
 
 
-def _top_p(value: object) -> float:
-    top_p = _number("top_p", value, 0, 1)
-    if top_p == 0:
-        raise invalid("top_p", "must be greater than 0 and at most 1")
-    return top_p
+def _share(name: str, value: object) -> float:
+    share = _number(name, value, 0, 1)
+    if share == 0:
+        raise invalid(name, "must be greater than 0 and at most 1")
+    return share
 
 
 def is_neutral(name: str, value: object) -> bool:

@@ -45,6 +45,9 @@ class GenerationFields(BaseModel):
     min_p: float | None = Field(
         default=None, description="drop tokens less likely than this share of the likeliest"
     )
+    typical_p: float | None = Field(
+        default=None, description="keep the tokens of about the expected information up to this share"
+    )
     seed: int | None = Field(default=None, description="same seed, same text")
     stop: Annotated[Any, Unchecked] = Field(
         default=None, description=f"a string or up to {MAX_STOP_STRINGS} of them, before which the text ends"

@@ -1,9 +1,8 @@
 """Chooses the next tokens of each sequence from its logits.
 
-A row's choice depends on its logits, its parameters, its seed and its position alone. The noise is
-counter-based (Philox keyed by the seed, counted by the position) and added to the logits (the Gumbel-max
-trick), so a request draws the same numbers in any batch, after a preemption and when its tokens are verified
-several at a time.
+A row's choice depends on its logits, its parameters, its seed and its position alone. The random numbers are
+counter-based, so a request draws the same ones in any batch, after a preemption and when its tokens are
+verified several at a time.
 """
 
 from __future__ import annotations
@@ -15,11 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from uzu_contract.sampling import SamplingParams
+from uzu_native.distribution import draw_index
 from uzu_native.penalties import LogitAdjustment
-
-_NOISE_RANGE = 21.0
-"""Upper bound of the difference of two draws of the noise, in nats: the uniforms lie in [2^-25, 1 - 2^-25],
-so the Gumbel draws lie in [-2.9, 17.4]."""
 
 
 class Guide(Protocol):
@@ -53,7 +49,7 @@ class Draw:
 
     Args:
         sampling: the request's parameters.
-        seed: key of its noise.
+        seed: key of its random numbers.
         position: how many tokens it has generated before.
         draft: guesses of the next tokens, to be verified.
         banned: tokens that must not be chosen before `banned_until` tokens have been generated.
@@ -119,26 +115,24 @@ def _verify(logits: NDArray[np.float32], highest: list[int] | None, draw: Draw) 
 def _sample_row(row: NDArray[np.float32], draw: Draw, following: list[int]) -> int:
     """One token, after those that this step has sampled already."""
     position = draw.position + len(following)
-    vocabulary = len(row)
-    if draw.adjustment is not None:
-        row = draw.adjustment.apply(row, following)
+    adjusted = row if draw.adjustment is None else draw.adjustment.apply(row, following)
     banned = draw.banned if position < draw.banned_until else ()
-    allowed = None
     if draw.guide is not None:
         allowed = _without(draw.guide.allowed(), banned)
-        row = row[allowed]
-    elif banned:
-        row = row.copy()
-        row[list(banned)] = -np.inf
+        # Words that are banned may leave nothing of what the form allows; then the form goes first.
+        left = adjusted[allowed]
+        return int(allowed[_choose(left if left.max() > -np.inf else row[allowed], draw, position)])
+    if banned:
+        adjusted = adjusted.copy()
+        adjusted[list(banned)] = -np.inf
+    return _choose(adjusted, draw, position)
+
+
+def _choose(row: NDArray[np.float32], draw: Draw, position: int) -> int:
     sampling = draw.sampling
     if sampling.temperature == 0 or sampling.top_k == 1:
-        best = int(row.argmax())
-        return best if allowed is None else int(allowed[best])
-    candidates = _candidates(row, sampling)
-    scaled = row[candidates].astype(np.float64) / sampling.temperature
-    ids = candidates if allowed is None else allowed[candidates]
-    noise = _gumbel(draw.seed, position, vocabulary, ids)
-    return int(ids[int((scaled + noise).argmax())])
+        return int(row.argmax())
+    return draw_index(row, sampling, uniform(draw.seed, position))
 
 
 def _without(allowed: NDArray[np.int64], banned: tuple[int, ...]) -> NDArray[np.int64]:
@@ -149,64 +143,7 @@ def _without(allowed: NDArray[np.int64], banned: tuple[int, ...]) -> NDArray[np.
     return left if len(left) else allowed
 
 
-def _gumbel(seed: int, position: int, vocabulary: int, candidates: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Noise for these tokens. A token's noise depends on its id, not on which others are candidates.
-
-    The uniforms are multiples of 2^-24. In float32 the greatest would be rounded to 1 here, whose noise is
-    infinite.
-    """
+def uniform(seed: int, position: int) -> float:
+    """The random number of a place in a text, in [0, 1): Philox keyed by seed, counted by position."""
     generator = np.random.Generator(np.random.Philox(key=seed, counter=[0, position, 0, 0]))
-    uniform = generator.random(vocabulary, dtype=np.float32)[candidates].astype(np.float64)
-    noise: NDArray[np.float64] = -np.log(-np.log(uniform + 2**-25))
-    return noise
-
-
-def _candidates(row: NDArray[np.float32], sampling: SamplingParams) -> NDArray[np.int64]:
-    """Ids of the tokens that may be chosen, after top-k, top-p and min-p, in that order.
-
-    Without a filter, tokens that no draw of the noise could lift to the top are left out, which changes
-    nothing but the time. Ties at a border are kept by the smaller id.
-    """
-    temperature = np.float32(sampling.temperature)
-    top = row.max()
-    if sampling.top_k == 0 and sampling.top_p >= 1:
-        reach = np.float32(_NOISE_RANGE)
-        if sampling.min_p > 0:
-            reach = min(reach, np.float32(-np.log(sampling.min_p)))
-        return np.flatnonzero(row >= top - reach * temperature)
-    ids = _leading(row, top, sampling, temperature)
-    weights = np.exp((row[ids] - top) / temperature, dtype=np.float64)
-    if sampling.top_k:
-        ids, weights = ids[: sampling.top_k], weights[: sampling.top_k]
-        total = weights.sum()
-    else:
-        total = np.exp((row - top) / temperature).sum(dtype=np.float64)
-    if sampling.top_p < 1:
-        reached = np.cumsum(weights) >= sampling.top_p * total
-        keep = int(reached.argmax()) + 1 if reached.any() else len(ids)
-        ids, weights = ids[:keep], weights[:keep]
-    if sampling.min_p > 0:
-        ids = ids[weights >= sampling.min_p]
-    return ids
-
-
-def _leading(
-    row: NDArray[np.float32], top: np.float32, sampling: SamplingParams, temperature: np.float32
-) -> NDArray[np.int64]:
-    """The most likely tokens in order, as many as top-k or top-p needs, from a wider and wider slice."""
-    reach = np.float32(8)
-    scale = np.float32(1) if sampling.top_k else temperature
-    total = None if sampling.top_k else np.exp((row - top) / temperature).sum(dtype=np.float64)
-    while True:
-        ids = np.flatnonzero(row >= top - reach * scale)
-        if len(ids) == len(row):
-            break
-        if total is None:
-            if len(ids) >= sampling.top_k:
-                break
-        elif np.exp((row[ids] - top) / temperature).sum(dtype=np.float64) >= sampling.top_p * total:
-            break
-        reach *= np.float32(2)
-        if not np.isfinite(reach):
-            break
-    return ids[np.argsort(-row[ids], kind="stable")]
+    return float(generator.random())

@@ -13,6 +13,8 @@ from uzu_contract.logprobs import ScoredToken, TokenLogprobs
 LEAST_LOGPROB = -9999.0
 """Stands for what JSON has no number for."""
 
+_SEGMENT = 256
+
 
 @dataclass(frozen=True, slots=True)
 class Scores:
@@ -50,12 +52,11 @@ def _score_row(row: NDArray[np.float32], token: int, count: int) -> Scores:
         value = float(row[of]) - float(highest) - log_total
         return value if value > LEAST_LOGPROB else LEAST_LOGPROB
 
-    def rank(of: int) -> int:
-        return int((row > row[of]).sum()) + 1
-
-    return Scores(
-        (token, logprob(token), rank(token)), tuple((t, logprob(t), rank(t)) for t in _likeliest(row, count))
-    )
+    top: list[tuple[int, float, int]] = []
+    for place, of in enumerate(_likeliest(row, count), 1):
+        is_tie = bool(top) and row[of] == row[top[-1][0]]
+        top.append((of, logprob(of), top[-1][2] if is_tie else place))
+    return Scores((token, logprob(token), int((row > row[token]).sum()) + 1), tuple(top))
 
 
 def _likeliest(row: NDArray[np.float32], count: int) -> list[int]:
@@ -63,6 +64,11 @@ def _likeliest(row: NDArray[np.float32], count: int) -> list[int]:
     if count == 0:
         return []
     count = min(count, len(row))
-    border = np.partition(row, len(row) - count)[len(row) - count]
+    # The highest of each segment are so many logits: no more than `count` segments hold one of the likeliest.
+    highest = np.maximum.reduceat(row, np.arange(0, len(row), _SEGMENT))
+    if len(highest) > count:
+        border = np.partition(highest, len(highest) - count)[len(highest) - count]
+    else:
+        border = row.min()
     ids = np.flatnonzero(row >= border)
     return [int(token) for token in ids[np.argsort(-row[ids], kind="stable")][:count]]

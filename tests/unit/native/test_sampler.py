@@ -42,7 +42,15 @@ def test_a_draw_depends_on_seed_and_position_only():
 
 @pytest.mark.parametrize(
     "sampling",
-    [{}, {"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.7}, {"min_p": 0.2}, {"top_k": 4, "top_p": 0.8}],
+    [
+        {},
+        {"temperature": 0.5},
+        {"top_k": 3},
+        {"top_p": 0.7},
+        {"min_p": 0.2},
+        {"top_k": 4, "top_p": 0.8},
+        {"typical_p": 0.6},
+    ],
 )
 def test_frequencies_follow_the_filtered_distribution(sampling):
     row = np.log(np.array([0.4, 0.25, 0.15, 0.1, 0.07, 0.03], np.float32))
@@ -56,6 +64,11 @@ def test_frequencies_follow_the_filtered_distribution(sampling):
         expected[keep:] = 0
     if "min_p" in sampling:
         expected[expected < sampling["min_p"] * expected.max()] = 0
+    if "typical_p" in sampling:
+        distance = np.abs(-np.log(expected) + (expected * np.log(expected)).sum())
+        near = np.argsort(distance)
+        keep = int((np.cumsum(expected[near]) >= sampling["typical_p"]).argmax()) + 1
+        expected[near[keep:]] = 0
     expected /= expected.sum()
     count = 6000
     chosen = [sample(row[None], [draw(position=i, **sampling)])[0] for i in range(count)]
@@ -65,30 +78,47 @@ def test_frequencies_follow_the_filtered_distribution(sampling):
     assert np.all(np.abs(observed - expected) <= 5 * np.sqrt(expected * (1 - expected) / count) + 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 2**32), st.floats(0.05, 5), st.floats(0.05, 1), st.integers(0, 60), st.floats(0.1, 12))
-def test_leaving_out_hopeless_tokens_changes_nothing(seed, temperature, top_p, top_k, spread):
-    """The candidates are found by slices; a plain sort over the whole row must choose the same token."""
-    row = np.random.default_rng(seed).normal(0, spread, 400).astype(np.float32)
-    wide = draw(seed=seed, temperature=temperature, top_p=top_p, top_k=top_k)
-    order = np.argsort(-row, kind="stable")
-    ids = order[: top_k or None]
-    weights = np.exp((row[ids] - row.max()) / np.float32(temperature), dtype=np.float64)
-    total = weights.sum()
-    if top_p < 1:
-        reached = np.cumsum(weights) >= top_p * total * (1 - 1e-6)
-        low = int(reached.argmax()) + 1 if reached.any() else len(ids)
-        reached = np.cumsum(weights) >= top_p * total * (1 + 1e-6)
-        high = int(reached.argmax()) + 1 if reached.any() else len(ids)
-        if low != high:
-            return
-        ids = ids[:low]
-    uniform = np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, 0, 0])).random(
-        400, dtype=np.float32
-    )
-    noise = -np.log(-np.log(uniform.astype(np.float64) + 2**-25))
-    best = ids[int((row[ids].astype(np.float64) / temperature + noise[ids]).argmax())]
-    assert sample(row[None], [wide])[0] == best
+def chosen_by_sorting(row, seed, sampling):
+    """The definition: sort all tokens, filter, add up, and see where the uniform number falls."""
+    order = np.argsort(-row, kind="stable")[: sampling.top_k or None]
+    weights = np.exp((row[order] - row.max()) / np.float32(sampling.temperature), dtype=np.float64)
+    shares = weights / weights.sum()
+    if sampling.top_p < 1:
+        keep = int((np.cumsum(shares) >= sampling.top_p).argmax()) + 1
+        order, shares = order[:keep], shares[:keep] / shares[:keep].sum()
+    if sampling.typical_p < 1:
+        information = -np.log(shares)
+        near = np.argsort(np.abs(information - (shares * information).sum()), kind="stable")
+        keep = int((np.cumsum(shares[near]) >= sampling.typical_p).argmax()) + 1
+        order, shares = order[near[:keep]], shares[near[:keep]] / shares[near[:keep]].sum()
+    if sampling.top_k == 0 and sampling.top_p >= 1:
+        # Without an order by chance, tokens are added up in the vocabulary's.
+        by_id = np.argsort(order) if sampling.typical_p >= 1 else np.arange(len(order))
+        order, shares = order[by_id], shares[by_id]
+    ends = np.cumsum(shares)
+    number = sampler.uniform(seed, 0)
+    index = min(int(np.searchsorted(ends, number, side="right")), len(order) - 1)
+    distances = np.abs(ends - number)
+    return int(order[index]), float(distances.min())
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.floats(0.05, 5),
+    st.sampled_from([1.0, 0.3, 0.9, 0.99]),
+    st.sampled_from([0, 1, 5, 60, 399]),
+    st.sampled_from([1.0, 0.2, 0.95]),
+    st.floats(0.1, 12),
+)
+def test_slices_and_segments_choose_what_sorting_everything_chooses(
+    seed, temperature, top_p, top_k, typical_p, spread
+):
+    row = np.random.default_rng(seed).normal(0, spread, 700).astype(np.float32)
+    sampling = SamplingParams(temperature=temperature, top_p=top_p, top_k=top_k, typical_p=typical_p)
+    expected, margin = chosen_by_sorting(row, seed, sampling)
+    if margin > 1e-5:  # where rounding cannot decide
+        assert sample(row[None], [Draw(sampling, seed, 0)])[0] == expected
 
 
 def test_extreme_temperatures_and_logits_stay_finite():
@@ -110,19 +140,21 @@ def test_guesses_change_how_many_tokens_come_and_never_which(sampling):
         assert chosen == right[: min(wrong_at, 4) + 1]
 
 
-def test_the_noise_is_finite_over_a_whole_vocabulary():
-    """A draw of 1 in float32 would be infinite noise: that token would win whatever its logit."""
-    vocabulary = 49_152
-    row = np.full((1, vocabulary), -20.0, np.float32)
+def test_a_whole_vocabulary_does_not_outvote_one_certain_token():
+    row = np.full((1, 49_152), -20.0, np.float32)
     row[0, 7] = 0
     chosen = [sample(row, [draw(position=p)])[0] for p in range(1500)]
     # The chance of any other token is exp(-20) for each, 1e-4 together.
     assert sum(token != 7 for token in chosen) <= 2
-    all_tokens = np.arange(vocabulary)
-    for position in range(300):
-        noise = sampler._gumbel(3, position, vocabulary, all_tokens)
-        assert np.isfinite(noise).all()
-        assert noise.max() - noise.min() < sampler._NOISE_RANGE
+
+
+def test_what_cannot_be_is_never_drawn():
+    row = np.full((1, 1000), -np.inf, np.float32)
+    row[0, [3, 300, 999]] = 1.0
+    chosen = {sample(row, [draw(position=p)])[0] for p in range(200)}
+    assert chosen == {3, 300, 999}
+    assert sample(row, [draw(position=p, top_k=500) for p in range(1)])[0] in chosen
+    assert sample(row, [draw(position=0, typical_p=0.9)])[0] in chosen
 
 
 def adjusted_by_hand(row, prompt, generated, sampling):
