@@ -1,4 +1,4 @@
-"""Names of the metrics that an LLM backend reports through Triton's `/metrics`, labelled by model."""
+"""Names of the metrics that an LLM backend reports through Triton, labelled by model and instance."""
 
 from __future__ import annotations
 
@@ -12,21 +12,38 @@ class MetricSpec:
 
     Args:
         name: Prometheus name, with its unit.
-        kind: Prometheus type.
+        kind: Prometheus type. A histogram is reported as the counters that it is made of.
         description: the HELP text.
-        labels: label names beside `model`.
+        labels: label names beside `model` and `instance`.
+        buckets: a histogram's upper bounds, without infinity.
 
     """
 
     name: str
-    kind: Literal["counter", "gauge"]
+    kind: Literal["counter", "gauge", "histogram"]
     description: str
     labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def unit_suffix(self) -> str:
+        """What Prometheus wants at the end of a counter's name."""
+        return "_total" if self.kind == "counter" else ""
+
+
+_WAITS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_STEPS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.5)
+"""In seconds: from a small model's step to one that keeps people waiting."""
 
 
 REQUESTS_RUNNING = MetricSpec("uzu_requests_running", "gauge", "Requests that own KV blocks")
-REQUESTS_WAITING = MetricSpec("uzu_requests_waiting", "gauge", "Requests waiting for KV blocks")
+REQUESTS_WAITING = MetricSpec(
+    "uzu_requests_waiting", "gauge", "Requests waiting for KV blocks, by class of priority", ("class",)
+)
 KV_BLOCKS_USED = MetricSpec("uzu_kv_blocks_used", "gauge", "KV blocks owned by requests")
+KV_BLOCKS_CACHED = MetricSpec(
+    "uzu_kv_blocks_cached", "gauge", "KV blocks findable by their prefix, used or not"
+)
 KV_BLOCKS_TOTAL = MetricSpec("uzu_kv_blocks_total", "gauge", "KV blocks in the pool")
 PROMPT_TOKENS = MetricSpec("uzu_prompt_tokens_total", "counter", "Prompt tokens of admitted requests")
 GENERATED_TOKENS = MetricSpec("uzu_generated_tokens_total", "counter", "Tokens generated")
@@ -37,8 +54,22 @@ RECOMPUTED_TOKENS = MetricSpec(
 CACHED_TOKENS = MetricSpec("uzu_cached_tokens_total", "counter", "Prompt tokens taken from the prefix cache")
 DRAFTED_TOKENS = MetricSpec("uzu_drafted_tokens_total", "counter", "Tokens guessed and verified")
 ACCEPTED_TOKENS = MetricSpec("uzu_accepted_tokens_total", "counter", "Guesses that were right")
-STEPS = MetricSpec("uzu_steps_total", "counter", "Model steps run")
-STEP_SECONDS = MetricSpec("uzu_step_seconds_total", "counter", "Time spent in model steps, over all streams")
+QUEUE_SECONDS = MetricSpec(
+    "uzu_queue_seconds", "histogram", "From a request's arrival to its first KV blocks", buckets=_WAITS
+)
+TIME_TO_FIRST_TOKEN_SECONDS = MetricSpec(
+    "uzu_time_to_first_token_seconds",
+    "histogram",
+    "From a request's arrival to its first token",
+    buckets=_WAITS,
+)
+INTER_TOKEN_SECONDS = MetricSpec(
+    "uzu_inter_token_seconds",
+    "histogram",
+    "Between a request's tokens; those of one step share its time",
+    buckets=_STEPS,
+)
+STEP_SECONDS = MetricSpec("uzu_step_seconds", "histogram", "Duration of model steps", buckets=_STEPS)
 REQUESTS_FINISHED = MetricSpec(
     "uzu_requests_finished_total", "counter", "Requests that ended, by reason", ("reason",)
 )
@@ -47,6 +78,7 @@ METRICS = (
     REQUESTS_RUNNING,
     REQUESTS_WAITING,
     KV_BLOCKS_USED,
+    KV_BLOCKS_CACHED,
     KV_BLOCKS_TOTAL,
     PROMPT_TOKENS,
     GENERATED_TOKENS,
@@ -55,7 +87,9 @@ METRICS = (
     CACHED_TOKENS,
     DRAFTED_TOKENS,
     ACCEPTED_TOKENS,
-    STEPS,
-    STEP_SECONDS,
     REQUESTS_FINISHED,
+    QUEUE_SECONDS,
+    TIME_TO_FIRST_TOKEN_SECONDS,
+    INTER_TOKEN_SECONDS,
+    STEP_SECONDS,
 )

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from uzu_contract.errors import ErrorCode, RequestError, invalid, unsupported
+from uzu_contract.priority import DEFAULT_PRIORITY
 from uzu_contract.response import select_outputs
 from uzu_contract.sampling import SamplingParams, parse_sampling
 from uzu_contract.tensors import (
@@ -25,7 +26,6 @@ from uzu_contract.tensors import (
     TensorSpec,
 )
 
-DEFAULT_PRIORITY = 10
 MAX_PRIORITY = 1000
 MAX_DEADLINE_MS = 7 * 24 * 3600 * 1000
 OPERATIONS = ("generate", "tokenize", "detokenize", "embed", "score")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic, sleep
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from uzu_contract.errors import ErrorCode, RequestError, invalid
+from uzu_contract.priority import PriorityClass
 from uzu_contract.request import GenerateRequest
 from uzu_native.block_pool import BlockPool
 from uzu_native.drawing import draw_step
@@ -263,6 +265,7 @@ class Engine:
         for sequence in self._scheduler.admit():
             if sequence.admitted_s is None:
                 sequence.admitted_s = now
+                self.metrics.queue_seconds.observe(now - sequence.arrival_s)
                 self.metrics.prompt_tokens += sequence.prompt_length
                 self.metrics.cached_tokens += sequence.cached_tokens
         for step in self._scheduler.schedule():
@@ -289,8 +292,7 @@ class Engine:
     def _collect(self, lane: Lane) -> None:
         """Take a finished step: next tokens first, the lane's next step second, text last."""
         step, started_s = self._in_flight.pop(lane)
-        self.metrics.steps += 1
-        self.metrics.step_seconds += self._clock() - started_s
+        self.metrics.step_seconds.observe(self._clock() - started_s)
         try:
             logits = self._executor.finish(lane)
         except ExecutionError as error:
@@ -332,8 +334,7 @@ class Engine:
         The tokens but the newest were guessed right, so their keys and values are in place.
         """
         sequence.computed += len(tokens) - 1
-        if sequence.first_token_s is None:
-            sequence.first_token_s = self._clock()
+        self._time(sequence, len(tokens))
         for count, token in enumerate(tokens, 1):
             sequence.token_ids.append(token)
             is_newest = count == len(tokens)
@@ -344,6 +345,15 @@ class Engine:
                 self._scheduler.remove(sequence)
                 return ending
         return None
+
+    def _time(self, sequence: Sequence, tokens: int) -> None:
+        now = self._clock()
+        if sequence.first_token_s is None:
+            sequence.first_token_s = now
+            self.metrics.time_to_first_token_seconds.observe(now - sequence.arrival_s)
+        else:
+            self.metrics.inter_token_seconds.observe((now - sequence.last_token_s) / tokens, tokens)
+        sequence.last_token_s = now
 
     def _write(
         self, sequence: Sequence, tokens: list[int], scores: list[Scores], appended: Ending | None
@@ -362,14 +372,14 @@ class Engine:
     def _end(self, sequence: Sequence, reason: str) -> None:
         """Forget a sequence; the scheduler frees its blocks now or when the step in flight is over."""
         del self._live[sequence.ordinal]
-        self.metrics.finished[reason] += 1
+        self.metrics.requests_finished[reason] += 1
         if not sequence.finished:
             self._scheduler.remove(sequence)
 
     def _refuse(self, sequence: Sequence, code: ErrorCode, message: str, param: str | None = None) -> None:
         if self._live.pop(sequence.ordinal, None) is not None and not sequence.finished:
             self._scheduler.remove(sequence)
-        self.metrics.finished[code] += 1
+        self.metrics.requests_finished[code] += 1
         sequence.listener.on_error(RequestError(code, message, param))
 
     def _fail_all(self, code: ErrorCode, message: str) -> None:
@@ -393,7 +403,10 @@ class Engine:
     def _observe(self) -> None:
         scheduler, metrics = self._scheduler, self.metrics
         metrics.requests_running = len(scheduler.running)
-        metrics.requests_waiting = len(scheduler.waiting)
+        classes = Counter(dict.fromkeys(map(str, PriorityClass), 0))
+        classes.update(str(PriorityClass.of(s.request.priority)) for s in scheduler.waiting)
+        metrics.requests_waiting = classes
         metrics.kv_blocks_used = scheduler.pool.used
+        metrics.kv_blocks_cached = scheduler.pool.cached
         metrics.preemptions = scheduler.preemptions
         metrics.recomputed_tokens = scheduler.recomputed_tokens

@@ -88,6 +88,7 @@ class Sequence:
     lost_tokens: int = 0
     admitted_s: float | None = None
     first_token_s: float | None = None
+    last_token_s: float = 0.0
     unsent_tokens: list[int] = field(default_factory=list)
     unsent_logprobs: list[TokenLogprobs] = field(default_factory=list)
     unsent_text: list[str] = field(default_factory=list)

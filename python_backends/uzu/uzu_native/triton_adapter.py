@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import locale
-import threading
 import traceback
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import triton_python_backend_utils as pb_utils  # noqa: TID251
 
-from uzu_contract import metrics as names
 from uzu_contract.errors import ErrorCode, RequestError, unsupported
 from uzu_contract.request import GenerateRequest, Prompt, TextPrompt, decode_request
 from uzu_contract.response import GenerateChunk, encode_chunk
@@ -22,12 +19,10 @@ from uzu_contract.tensors import INPUTS, OUTPUTS
 from uzu_native.assembly import load_model
 from uzu_native.delivery import Delivery, Responder
 from uzu_native.errors import EngineStoppedError, OptionsError
-from uzu_native.metrics import EngineMetrics
+from uzu_native.metrics_reporter import MakeSeries, MetricsReporter
 from uzu_native.model_folder import ModelFolderError
 from uzu_native.openvino_graph import ModelLoadError
 from uzu_native.options import load_options
-
-METRICS_INTERVAL_S = 0.2
 
 
 class TritonPythonModel:
@@ -75,7 +70,8 @@ class TritonPythonModel:
         self._intake = ThreadPoolExecutor(2, thread_name_prefix="uzu-intake")
         # A grammar may take long to compile, and only those who sent one wait for it.
         self._guided_intake = ThreadPoolExecutor(1, thread_name_prefix="uzu-guided-intake")
-        self._reporter = _MetricsReporter(self._engine.metrics, args["model_name"])
+        labels = {"model": args["model_name"], "instance": args["model_instance_name"]}
+        self._reporter = MetricsReporter(self._engine.metrics, labels, _make_family, _log_fault)
         self._engine.start()
         self._delivery.start()
         self._reporter.start()
@@ -168,67 +164,10 @@ class _Port:
         self._sender.send(response, flags=flags)
 
 
-class _MetricsReporter:
-    """Copies the engine's counts to Triton from a slow thread: each call waits with Python's lock held."""
-
-    def __init__(self, metrics: EngineMetrics, model: str) -> None:
-        self._metrics = metrics
-        self._labels = {"model": model}
-        kinds = {"counter": pb_utils.MetricFamily.COUNTER, "gauge": pb_utils.MetricFamily.GAUGE}
-        self._families = {
-            spec: pb_utils.MetricFamily(name=spec.name, description=spec.description, kind=kinds[spec.kind])
-            for spec in names.METRICS
-        }
-        self._metric: dict[tuple[str, str], pb_utils.Metric] = {}
-        self._reported: dict[tuple[str, str], float] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="uzu-metrics", daemon=True)
-
-    def start(self) -> None:
-        self._report()
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
-        # Their destructors talk to the server, and crash the stub when that happens after finalize().
-        self._metric.clear()
-        self._families.clear()
-
-    def _run(self) -> None:
-        while not self._stop.wait(METRICS_INTERVAL_S):
-            try:
-                self._report()
-            except Exception as error:  # metrics must not end with one failed call
-                _log_fault(error)
-
-    def _report(self) -> None:
-        for spec in names.METRICS:
-            for label, value in self._values(spec):
-                key = (spec.name, label)
-                reported = self._reported.get(key)
-                if value == reported:
-                    continue
-                metric = self._metric.get(key)
-                if metric is None:
-                    labels = self._labels | ({spec.labels[0]: label} if spec.labels else {})
-                    metric = self._metric[key] = self._families[spec].Metric(labels=labels)
-                if spec.kind == "gauge":
-                    metric.set(value)
-                else:
-                    metric.increment(value - (reported or 0))
-                self._reported[key] = value
-
-    def _values(self, spec: names.MetricSpec) -> list[tuple[str, float]]:
-        field = _FIELDS[spec.name]
-        value: Any = getattr(self._metrics, field)
-        return list(value.copy().items()) if spec.labels else [("", float(value))]
-
-
-_FIELDS = {spec.name: spec.name.removeprefix("uzu_").removesuffix("_total") for spec in names.METRICS} | {
-    names.KV_BLOCKS_TOTAL.name: "kv_blocks_total",
-    names.REQUESTS_FINISHED.name: "finished",
-}
+def _make_family(name: str, description: str, kind: str) -> MakeSeries:
+    kinds = {"counter": pb_utils.MetricFamily.COUNTER, "gauge": pb_utils.MetricFamily.GAUGE}
+    family = pb_utils.MetricFamily(name=name, description=description, kind=kinds[kind])
+    return lambda labels: family.Metric(labels=dict(labels))
 
 
 def _log_fault(error: BaseException) -> None:

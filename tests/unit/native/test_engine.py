@@ -216,7 +216,7 @@ def test_cancel_frees_the_blocks_and_sends_nothing_more():
     engine.cancel(ticket)
     engine.cancel(12345)
     engine.run_until_idle()
-    assert engine.metrics.finished["cancelled"] == 1
+    assert engine.metrics.requests_finished["cancelled"] == 1
     assert engine.metrics.kv_blocks_used == 0
     assert recorder.finish_reason is None
     engine.check_integrity()
@@ -310,7 +310,7 @@ def test_a_step_that_cannot_follow_another_fails_its_requests_once():
         assert recorder.error is not None
         assert recorder.error.code is ErrorCode.ENGINE_FAILED
     assert [type(f) for f in faults] == [MemoryError]
-    assert engine.metrics.finished == {ErrorCode.ENGINE_FAILED: 2}
+    assert engine.metrics.requests_finished == {ErrorCode.ENGINE_FAILED: 2}
     (third,) = run(engine, (prompt(5), make_request()))
     assert third.finish_reason is FinishReason.LENGTH
 
@@ -333,7 +333,7 @@ def test_a_row_that_cannot_be_sampled_is_nothing_to_those_who_have_left():
     (recorder,) = run(engine, (prompt(5), make_request(temperature=1.0, top_p=0.5)))
     assert recorder.error is None
     assert faults == []
-    assert engine.metrics.finished == {"cancelled": 1}
+    assert engine.metrics.requests_finished == {"cancelled": 1}
 
 
 def test_a_row_that_cannot_be_sampled_fails_its_own_request():
@@ -418,6 +418,6 @@ def test_metrics_count_what_happened():
     metrics = engine.metrics
     assert metrics.prompt_tokens == 17
     assert metrics.generated_tokens == 16
-    assert metrics.finished == {"length": 2}
-    assert metrics.requests_running == metrics.requests_waiting == metrics.kv_blocks_used == 0
-    assert metrics.steps > 0
+    assert metrics.requests_finished == {"length": 2}
+    assert metrics.requests_running == metrics.requests_waiting.total() == metrics.kv_blocks_used == 0
+    assert metrics.step_seconds.count > 0

@@ -87,7 +87,7 @@ def chosen_by_sorting(row, seed, sampling):
         keep = int((np.cumsum(shares) >= sampling.top_p).argmax()) + 1
         order, shares = order[:keep], shares[:keep] / shares[:keep].sum()
     if sampling.typical_p < 1:
-        information = -np.log(shares)
+        information = -np.log(np.maximum(shares, np.finfo(np.float64).tiny))
         near = np.argsort(np.abs(information - (shares * information).sum()), kind="stable")
         keep = int((np.cumsum(shares[near]) >= sampling.typical_p).argmax()) + 1
         order, shares = order[near[:keep]], shares[near[:keep]] / shares[near[:keep]].sum()
