@@ -67,9 +67,15 @@ def test_metrics_agree_with_what_was_served(triton):
     assert found["uzu_kv_blocks_used", ()] == 0
     for spec in METRICS:
         if spec.kind == "histogram":
-            buckets = [v for (name, labels), v in found.items() if name == f"{spec.name}_bucket"]
-            assert buckets == sorted(buckets)
-            assert buckets[-1] == found[f"{spec.name}_count", ()]
+            by_bound = {
+                float(labels[0][1]): count
+                for (name, labels), count in found.items()
+                if name == f"{spec.name}_bucket"
+            }
+            assert sorted(by_bound) == [*spec.buckets, float("inf")]
+            counts = [by_bound[bound] for bound in sorted(by_bound)]
+            assert counts == sorted(counts)
+            assert counts[-1] == found[f"{spec.name}_count", ()]
     promtool = shutil.which("promtool")
     if promtool is not None:
         ours = "\n".join(line for line in text.splitlines() if "uzu_" in line) + "\n"
