@@ -14,7 +14,7 @@ from native_engine import random_prompt, real_engine
 from uzu_contract.request import ChatPrompt
 from uzu_contract.sampling import SamplingParams, parse_sampling
 
-LENGTHS = (1, 2, 3, 31, 32, 33, 34, 65, 129, 300, 700, 2000)
+LENGTHS = (1, 2, 3, 31, 32, 33, 34, 48, 65, 90, 129, 200, 300, 700, 1100, 2000)
 PROMPTS = [random_prompt(length, length) for length in LENGTHS]
 GREEDY = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)
 SEEDED = SamplingParams(max_tokens=24, temperature=1, top_p=0.95, seed=11, ignore_eos=True)
@@ -39,8 +39,17 @@ def reference(prepared_smollm2: Path) -> list[list[int]]:
         {"max_step_tokens": 16, "prefill_tokens_beside_decode": 5},
         {"max_step_tokens": 64, "prefill_tokens_beside_decode": 17, "prefix_cache": False},
         {"max_step_tokens": 190},
+        {"max_sequences": 8, "max_step_tokens": 512},
     ],
-    ids=["defaults", "one thread", "no halves", "chunks of 16", "chunks of 64", "chunks of 190"],
+    ids=[
+        "32 together",
+        "one thread",
+        "no halves",
+        "chunks of 16",
+        "chunks of 64",
+        "chunks of 190",
+        "8 together, chunks of 512",
+    ],
 )
 def test_together_as_alone(prepared_smollm2, reference, options):
     order = list(range(len(JOBS)))
@@ -49,6 +58,18 @@ def test_together_as_alone(prepared_smollm2, reference, options):
         answers = engine.run(*(JOBS[i] for i in order))
     for i, answer in zip(order, answers, strict=True):
         assert answer.token_ids == reference[i], f"prompt of {len(JOBS[i][0])} tokens"
+
+
+def test_the_comparison_notices_what_is_not_exact(prepared_smollm2, reference):
+    """The negative control: with OpenVINO's own settings, long contexts round differently in company."""
+    options = {"determinism": "fast", "prefix_cache": False, "speculation": "off"}
+    long = [i for i, (prompt, _) in enumerate(JOBS) if len(prompt) >= 700]
+    with real_engine(prepared_smollm2, **options) as engine:
+        alone = [engine.run(JOBS[i])[0].token_ids for i in long]
+        answers = engine.run(*JOBS)
+    together = [answers[i].token_ids for i in long]
+    assert together != alone
+    assert all(len(tokens) == 24 for tokens in (*alone, *together))
 
 
 def test_warm_as_cold(prepared_smollm2, reference):

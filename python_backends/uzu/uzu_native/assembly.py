@@ -59,7 +59,12 @@ def load_model(
     folder = load_model_folder(path)
     context = _context_tokens(options, folder)
     executor = OpenVinoExecutor(
-        folder.ir_path, options.thread_count, options.lanes_are_split, context, options.kv_cache_tokens
+        folder.ir_path,
+        threads=options.thread_count,
+        split=options.lanes_are_split,
+        exact=options.determinism == "exact",
+        context_tokens=context,
+        kv_cache_tokens=options.kv_cache_tokens,
     )
     prompts = PromptEncoder(folder)
     speculator = None

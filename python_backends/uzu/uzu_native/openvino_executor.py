@@ -28,6 +28,7 @@ class OpenVinoExecutor:
         ir_path: openvino_model.xml.
         threads: of `Lane.ALL`.
         split: whether to make the other two lanes, of half as many threads each.
+        exact: whether a row's numbers must not depend on the other rows and on how its past was computed.
         context_tokens: longest sequence; the pool holds at least one.
         kv_cache_tokens: size of the pool; None sizes it by the memory that is free.
 
@@ -36,14 +37,22 @@ class OpenVinoExecutor:
     """
 
     def __init__(
-        self, ir_path: Path, threads: int, split: bool, context_tokens: int, kv_cache_tokens: int | None
+        self,
+        ir_path: Path,
+        *,
+        threads: int,
+        split: bool,
+        exact: bool,
+        context_tokens: int,
+        kv_cache_tokens: int | None,
     ) -> None:
         paged = PagedModel(ir_path)
-        whole = paged.compile(1, threads)
+        whole = paged.compile(1, threads, exact)
+        self._exact = exact
         self._threads = {Lane.ALL: threads}
         self._requests = {Lane.ALL: whole.create_infer_request()}
         if split:
-            halves = paged.compile(2, threads // 2)
+            halves = paged.compile(2, threads // 2, exact)
             for lane in (Lane.DECODES, Lane.PROMPTS):
                 self._threads[lane] = threads // 2
                 self._requests[lane] = halves.create_infer_request()
@@ -105,7 +114,7 @@ class OpenVinoExecutor:
 
     def _filled(self, plan: StepPlan) -> StepPlan:
         missing = self._threads[plan.lane] - len(plan.rows)
-        if missing < 1 or any(len(row.token_ids) > 1 for row in plan.rows):
+        if not self._exact or missing < 1 or any(len(row.token_ids) > 1 for row in plan.rows):
             return plan
         return StepPlan(plan.lane, (*plan.rows, *[self._filler] * missing))
 

@@ -54,8 +54,11 @@ class PagedModel:
         except RuntimeError as error:
             raise ModelLoadError(f"{ir_path}: not a decoder that can be paged: {error}") from error
 
-    def compile(self, streams: int, threads: int) -> Any:
+    def compile(self, streams: int, threads: int, exact: bool) -> Any:
         """Compile for so many streams of so many threads each.
+
+        Keys are quantized by token when numbers must not depend on how they came: by channel, which is
+        OpenVINO's choice, a block is quantized anew as it fills.
 
         A stream's attention goes to one thread for each row and head, whatever the number of rows, if only a
         step has a prompt's chunk or as many rows as threads; with fewer rows it would split a context among
@@ -64,12 +67,13 @@ class PagedModel:
         Raises:
             ModelLoadError: this OpenVINO cannot compile it.
         """
-        settings = {
+        settings: dict[str, Any] = {
             "NUM_STREAMS": streams,
             "INFERENCE_NUM_THREADS": streams * threads,
             "KV_CACHE_PRECISION": "u8",
-            "KEY_CACHE_QUANT_MODE": "BY_TOKEN",
         }
+        if exact:
+            settings["KEY_CACHE_QUANT_MODE"] = "BY_TOKEN"
         try:
             return self._core.compile_model(self._model, "CPU", settings)
         except RuntimeError as error:

@@ -61,6 +61,12 @@ class EngineOptions:
         "compute prompts on half of the threads while others decode on the other half; takes the memory of "
         "the weights twice",
     )
+    determinism: str = _option(
+        "exact",
+        "exact: a request's tokens do not depend on others, on chunks or on the cache; fast: they may, by "
+        "rounding, which saves a little time when few requests run",
+        choices=("exact", "fast"),
+    )
     speculation: str = _option(
         "ngram",
         "ngram: guess tokens from the request's own text and verify them; off",
