@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check format bench
+.PHONY: help setup serve test test-simulation check format bench
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 help: ## List the targets
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo '  ARGS="…" is passed on to serve, test and bench; PYTHON=… chooses the interpreter for setup.'
 
 setup: $(STAMP) ## Make .venv with everything Uzu needs
@@ -30,7 +30,10 @@ serve: $(STAMP) ## Serve the default model: http://127.0.0.1:8080
 	@exec $(BIN)/uzu serve $(ARGS)
 
 test: $(STAMP) ## Run every test that needs no GPU; fetches the model on first use
-	@$(BIN)/python -m pytest -m "not gpu" $(ARGS)
+	@$(BIN)/python -m pytest -m "not gpu and not simulation" $(ARGS)
+
+test-simulation: $(STAMP) ## Run a million requests through the scheduler
+	@$(BIN)/python -m pytest -m simulation $(ARGS)
 
 check: $(STAMP) ## Formatting, lint and types, without changing anything
 	$(BIN)/ruff format --check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 
 import pytest
@@ -138,3 +139,45 @@ async def test_high_priority_starts_before_low_work_that_waits_and_runs(start_tr
     assert [r.token_ids for r in replies[:2]] == [r.token_ids for r in alone]
     assert order.index("low 0") < order.index("low 5")
     assert order.index("low 1") < order.index("low 5")
+
+
+BOS = "<|im_start|>"
+
+
+@pytest.fixture(scope="module")
+def beginner(start_triton, prepared_smollm2, tmp_path_factory):
+    """A model whose texts begin with BOS, and whose template writes it too."""
+    repository = tmp_path_factory.mktemp("bos") / "repository"
+    weights = repository / "beginner" / "1" / "weights"
+    weights.mkdir(parents=True)
+    for file in prepared_smollm2.iterdir():
+        (weights / file.name).symlink_to(file)
+    config = json.loads((prepared_smollm2 / "tokenizer_config.json").read_text())
+    for name, text in (
+        ("tokenizer_config.json", json.dumps({**config, "bos_token": BOS, "add_bos_token": True})),
+        ("chat_template.jinja", "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"),
+    ):
+        (weights / name).unlink(missing_ok=True)
+        (weights / name).write_text(text)
+    (repository / "beginner" / "config.pbtxt").write_text(
+        'backend: "uzu"\nmax_batch_size: 0\nmodel_transaction_policy { decoupled: true }\n'
+    )
+    options = {"model": "weights", "kv_cache_tokens": 8192, "split_lanes": False}
+    (repository / "beginner" / "1" / "model.json").write_text(json.dumps(options))
+    return start_triton(repository=repository, model="beginner")
+
+
+async def test_29_a_template_that_writes_bos_gives_exactly_one(beginner):
+    """vllm#4688."""
+    engine = TritonEngine(beginner.grpc_address, request_timeout_s=120, models_ttl_s=1)
+    counts = {}
+    for name, prompt in (
+        ("written by the template", ChatPrompt(messages=({"role": "user", "content": "Hello there"},))),
+        ("added to a text", TextPrompt("Hello there")),
+        ("in the text already", TextPrompt(BOS + "Hello there")),
+    ):
+        request = make_request(prompt, max_tokens=1)
+        async for chunk in engine.generate("beginner", request, "replay"):
+            counts[name] = chunk.num_input_tokens
+    await engine.close()
+    assert set(counts.values()) == {3}, counts

@@ -421,3 +421,32 @@ def test_metrics_count_what_happened():
     assert metrics.requests_finished == {"length": 2}
     assert metrics.requests_running == metrics.requests_waiting.total() == metrics.kv_blocks_used == 0
     assert metrics.step_seconds.count > 0
+
+
+def test_the_blocks_of_who_is_cancelled_are_free_within_one_step():
+    """Under load, at any moment of a request's life: waiting, in a chunk of its prompt, decoding."""
+    steps_until_free: list[int] = []
+    pending: dict[int, int] = {}
+    chance = random.Random(4)
+
+    class Cancelling(FakeExecutor):
+        def start(self, plan, on_done):
+            for ticket in [t for t in pending if not any(s.ordinal == t for s in engine._scheduler.running)]:
+                steps_until_free.append(len(self.plans) - pending.pop(ticket))
+            live = [ticket for ticket in tickets if ticket not in cancelled]
+            if live and chance.random() < 0.5:
+                ticket = chance.choice(live)
+                cancelled.add(ticket)
+                pending[ticket] = len(self.plans)
+                engine.cancel(ticket)
+            super().start(plan, on_done)
+
+    cancelled: set[int] = set()
+    tickets: list[int] = []
+    engine = make_engine(Cancelling(48), max_sequences=8, threads=1)
+    for i in range(60):
+        tickets.append(engine.submit(make_request(max_tokens=40), prompt(3 + i % 40, i), Recorder()))
+    engine.run_until_idle()
+    assert len(steps_until_free) > 40
+    assert max(steps_until_free) <= 1
+    engine.check_integrity()
