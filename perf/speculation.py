@@ -67,9 +67,11 @@ async def run(questions: dict[str, list[str]], batch: int, max_tokens: int) -> d
                     plain.prompts.encode(ChatPrompt(messages=({"role": "user", "content": text},)))
                     for text in texts[begin : begin + batch]
                 ]
-                task.add(
-                    *await answer(plain, prompts, max_tokens), *await answer(guessing, prompts, max_tokens)
-                )
+                # Who goes first changes, so that a machine that slows down does so for both.
+                pair = [plain, guessing]
+                order = pair if begin // batch % 2 else pair[::-1]
+                results = {target: await answer(target, prompts, max_tokens) for target in order}
+                task.add(*results[plain], *results[guessing])
                 bar.update(len(prompts))
     for target in (plain, guessing):
         await target.close()

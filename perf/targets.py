@@ -81,7 +81,7 @@ class EngineTarget:
 
     def __init__(self, model_folder: Path, **options: object) -> None:
         parsed = parse_options({"model": str(model_folder), **options})
-        loaded = load_model(parsed, model_folder, "smollm2", _raise)
+        loaded = load_model(parsed, model_folder, "smollm2", raise_fault)
         self.prompts = loaded.prompts
         self._engine = loaded.engine
         self._engine.start()
@@ -205,5 +205,6 @@ class ServedModel:
             self._lines.append(line.decode())
 
 
-def _raise(error: BaseException) -> None:
+def raise_fault(error: BaseException) -> None:
+    """For engines that must not have faults."""
     raise error

@@ -91,10 +91,9 @@ def chosen_by_sorting(row, seed, sampling):
         near = np.argsort(np.abs(information - (shares * information).sum()), kind="stable")
         keep = int((np.cumsum(shares[near]) >= sampling.typical_p).argmax()) + 1
         order, shares = order[near[:keep]], shares[near[:keep]] / shares[near[:keep]].sum()
-    if sampling.top_k == 0 and sampling.top_p >= 1:
-        # Without an order by chance, tokens are added up in the vocabulary's.
-        by_id = np.argsort(order) if sampling.typical_p >= 1 else np.arange(len(order))
-        order, shares = order[by_id], shares[by_id]
+    # What is left is added up in the vocabulary's order.
+    by_id = np.argsort(order)
+    order, shares = order[by_id], shares[by_id]
     ends = np.cumsum(shares)
     number = sampler.uniform(seed, 0)
     index = min(int(np.searchsorted(ends, number, side="right")), len(order) - 1)
