@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,12 +104,18 @@ def start_triton(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[TritonFactory]:
     """Start a tritonserver with our backends: `start_triton(repository=…)` on a repository as it is, or
-    `start_triton(options={…})` on smollm2 with other engine options. It is ended after the session."""
+    `start_triton(options={…})` on smollm2 with other engine options, under further names with `also` and with
+    `instances` of each. It is ended after the session."""
     running: list[RunningTriton] = []
     with contextlib.ExitStack() as stack:
 
         def start(
-            *, repository: Path | None = None, model: str = MODEL, options: Mapping[str, Any] | None = None
+            *,
+            repository: Path | None = None,
+            model: str = MODEL,
+            options: Mapping[str, Any] | None = None,
+            also: Sequence[str] = (),
+            instances: int | None = None,
         ) -> RunningTriton:
             folder = tmp_path_factory.mktemp("triton")
             run: RunDirectory = stack.enter_context(run_directory(settings.home, folder / "run"))
@@ -117,14 +123,16 @@ def start_triton(
             if repository is None:
                 place = RepositoryModel(model_repository(), model)
                 own = NativeModel.load(place).options
-                run.lay_native_model(model, prepared_smollm2, {**own, **(options or {})}, place.path)
+                content = {**own, **(options or {})}
+                for name in (model, *also):
+                    run.lay_native_model(name, prepared_smollm2, content, place.path, instances)
             http, grpc, metrics = free_ports(3)
             plan = TritonPlan(
                 installation=triton_installation,
                 interpreter=Interpreter.current(),
                 model_repository=repository or run.model_repository,
                 backends=run.backends,
-                models=[model],
+                models=[model, *also],
                 shared_memory_prefix=run.shared_memory_prefix,
                 http_port=http,
                 grpc_port=grpc,

@@ -18,7 +18,7 @@ from uzu.errors import ExitCode, UsageError, UzuError
 from uzu.fetch import fetch
 from uzu.plain_triton import PlainTritonOptions, run_triton
 from uzu.resources import model_repository
-from uzu.serve import BACKENDS, LOG_LEVELS, LogLevel, ServeOptions, serve
+from uzu.serve import BACKENDS, LOG_LEVELS, MOST_INSTANCES, LogLevel, ServeOptions, serve
 from uzu.settings import Settings
 
 DEFAULT_MODEL = "smollm2"
@@ -72,6 +72,11 @@ def cli() -> None:
     help="Engine option for 1/model.json; VALUE is JSON, or else text. May be repeated.",
 )
 @click.option(
+    "--instances",
+    type=click.IntRange(1, MOST_INSTANCES),
+    help="Processes that serve the model and share out the CPUs; default: as the model's config.pbtxt says.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(LOG_LEVELS),
     default="info",
@@ -98,6 +103,7 @@ def _serve(
     triton_grpc_port: int | None,
     triton_metrics_port: int | None,
     options: tuple[str, ...],
+    instances: int | None,
     log_level: str,
     ready_timeout: float,
 ) -> ExitCode:
@@ -115,6 +121,7 @@ def _serve(
             keep=keep,
             triton_ports=(triton_http_port, triton_grpc_port, triton_metrics_port),
             engine_options=dict(map(_parse_option, options)),
+            instances=instances,
             log_level=cast(LogLevel, log_level),
             ready_timeout_s=ready_timeout,
         ),

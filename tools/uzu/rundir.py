@@ -82,7 +82,12 @@ class RunDirectory:
                 (self.backends / folder.name).symlink_to(folder)
 
     def lay_native_model(
-        self, name: str, weights: Path, options: Mapping[str, Any], template: Path | None = None
+        self,
+        name: str,
+        weights: Path,
+        options: Mapping[str, Any],
+        template: Path | None = None,
+        instances: int | None = None,
     ) -> Path:
         """Lay the folder of a model that the native engine serves.
 
@@ -90,7 +95,8 @@ class RunDirectory:
             name: what Triton calls it.
             weights: the prepared folder; it is linked, not copied.
             options: more content for 1/model.json.
-            template: a model folder whose files are taken along.
+            template: a model folder whose configuration is taken along.
+            instances: how many processes serve it; None leaves that to the template, or is one.
 
         Returns:
             The model's folder.
@@ -99,13 +105,10 @@ class RunDirectory:
         folder = self.model_repository / name
         version = folder / _VERSION
         version.mkdir(parents=True)
-        if template is None:
-            (folder / "config.pbtxt").write_text(_NATIVE_CONFIG, "utf-8")
-        else:
-            config = (template / "config.pbtxt").read_text("utf-8")
-            if name != template.name:
-                config = _renamed(config, name)
-            (folder / "config.pbtxt").write_text(config, "utf-8")
+        config = _NATIVE_CONFIG if template is None else (template / "config.pbtxt").read_text("utf-8")
+        if instances is not None or (template is not None and name != template.name):
+            config = _changed(config, name, instances)
+        (folder / "config.pbtxt").write_text(config, "utf-8")
         content = {**options, "model": "weights"}
         (version / "model.json").write_text(json.dumps(content, indent=2) + "\n", "utf-8")
         (version / "weights").symlink_to(weights)
@@ -190,10 +193,13 @@ def _emptied(path: Path) -> Path:
     return path
 
 
-def _renamed(config: str, name: str) -> str:
-    """The same model configuration under another name."""
+def _changed(config: str, name: str, instances: int | None) -> str:
+    """The same model configuration under another name, and with so many instances unless that is None."""
     text_format: Any = importlib.import_module("google.protobuf.text_format")
     model_config_pb2: Any = importlib.import_module("tritonclient.grpc.model_config_pb2")
     message = text_format.Parse(config, model_config_pb2.ModelConfig())
     message.name = name
+    if instances is not None:
+        del message.instance_group[:]
+        message.instance_group.add(count=instances, kind=model_config_pb2.ModelInstanceGroup.KIND_CPU)
     return str(text_format.MessageToString(message))

@@ -39,6 +39,7 @@ from uzu.triton_log import explain_failure, is_noise, is_table
 
 BACKENDS = ("auto", "native", "vllm", "tensorrtllm")
 LOG_LEVELS = ("debug", "info", "warning", "error")
+MOST_INSTANCES = 64
 LogLevel = Literal["debug", "info", "warning", "error"]
 _MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _JSON = "-H 'Content-Type: application/json'"
@@ -61,6 +62,7 @@ class ServeOptions:
         keep: leave the run directory when it ends.
         triton_ports: HTTP, gRPC and metrics; None means any free one.
         engine_options: go into 1/model.json.
+        instances: processes that serve the model; None leaves it to the model's configuration, or is one.
         log_level: how much Triton and the gateway say.
         ready_timeout_s: until the model is loaded.
 
@@ -76,6 +78,7 @@ class ServeOptions:
     keep: bool = False
     triton_ports: tuple[int | None, int | None, int | None] = (None, None, None)
     engine_options: Mapping[str, Any] = field(default_factory=dict)
+    instances: int | None = None
     log_level: LogLevel = "info"
     ready_timeout_s: float = 300.0
 
@@ -109,7 +112,7 @@ def serve(options: ServeOptions, settings: Settings, console: Console) -> ExitCo
         run.lay_backends(triton, python_backends())
         own = {} if native is None else native.options
         template = None if native is None else native.place.path
-        run.lay_native_model(name, weights, {**own, **options.engine_options}, template)
+        run.lay_native_model(name, weights, {**own, **options.engine_options}, template, options.instances)
         ports = free_ports(3)
         http, grpc, metrics = (given or free for given, free in zip(options.triton_ports, ports, strict=True))
         plan = TritonPlan(

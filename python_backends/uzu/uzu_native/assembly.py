@@ -38,7 +38,11 @@ class LoadedModel:
 
 
 def load_model(
-    options: EngineOptions, base: Path, name: str, on_fault: Callable[[BaseException], None]
+    options: EngineOptions,
+    base: Path,
+    name: str,
+    on_fault: Callable[[BaseException], None],
+    instances: int = 1,
 ) -> LoadedModel:
     """Load what `options.model` names.
 
@@ -47,6 +51,7 @@ def load_model(
         base: folder at which a relative path starts.
         name: the model's, for messages.
         on_fault: told of the engine's own faults.
+        instances: of this model, which share the memory for KV caches.
 
     Raises:
         ModelFolderError: nothing is there, or nothing that can be served.
@@ -65,6 +70,7 @@ def load_model(
         exact=options.determinism == "exact",
         context_tokens=context,
         kv_cache_tokens=options.kv_cache_tokens,
+        instances=instances,
     )
     prompts = PromptEncoder(folder)
     speculator = None

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from uzu_native.errors import ModelLoadError
 from uzu_native.executor import ExecutionError, OnDone
-from uzu_native.openvino_graph import LOGITS_INDICES, ModelLoadError, PagedModel, ov
+from uzu_native.openvino_graph import LOGITS_INDICES, PagedModel, ov
 from uzu_native.step import Lane, Row, StepPlan
 
 DEFAULT_CONTEXTS = 8
@@ -31,6 +32,7 @@ class OpenVinoExecutor:
         exact: whether a row's numbers must not depend on the other rows and on how its past was computed.
         context_tokens: longest sequence; the pool holds at least one.
         kv_cache_tokens: size of the pool; None sizes it by the memory that is free.
+        instances: of the model; so many pools share the memory.
 
     Raises:
         ModelLoadError: the IR cannot be run, or there is no memory for one context.
@@ -45,6 +47,7 @@ class OpenVinoExecutor:
         exact: bool,
         context_tokens: int,
         kv_cache_tokens: int | None,
+        instances: int = 1,
     ) -> None:
         paged = PagedModel(ir_path)
         whole = paged.compile(1, threads, exact)
@@ -63,7 +66,7 @@ class OpenVinoExecutor:
         }
         self.block_size = _block_size(caches)
         block_bytes = sum(int(np.prod(shape)) * kind.size for kind, shape in caches.values())
-        self.block_count = self._size(block_bytes, context_tokens, kv_cache_tokens)
+        self.block_count = self._size(block_bytes, context_tokens, kv_cache_tokens, instances)
         self.kv_bytes = self.block_count * block_bytes
         self.vocabulary_size = int(whole.outputs[0].get_partial_shape()[-1].get_length())
         self._wanted = dict.fromkeys(self._requests, 0)
@@ -87,13 +90,15 @@ class OpenVinoExecutor:
                     request.set_tensor(name, ov.Tensor(array))
                 request.infer()
 
-    def _size(self, block_bytes: int, context_tokens: int, kv_cache_tokens: int | None) -> int:
+    def _size(
+        self, block_bytes: int, context_tokens: int, kv_cache_tokens: int | None, instances: int
+    ) -> int:
         free = _available_memory()
         context_blocks = -(-context_tokens // self.block_size)
         if kv_cache_tokens is not None:
             blocks = -(-kv_cache_tokens // self.block_size)
         else:
-            affordable = int(free * MEMORY_SHARE) // block_bytes
+            affordable = int(free * MEMORY_SHARE) // instances // block_bytes
             blocks = max(context_blocks, min(DEFAULT_CONTEXTS * context_blocks, affordable))
         if blocks * block_bytes > free:
             need, have = blocks * block_bytes >> 20, free >> 20

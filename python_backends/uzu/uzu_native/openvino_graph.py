@@ -18,13 +18,11 @@ sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 import openvino as ov  # noqa: E402
 from openvino import opset13  # noqa: E402
 
-__all__ = ["LOGITS_INDICES", "ModelLoadError", "PagedModel", "ov"]
+from uzu_native.errors import ModelLoadError  # noqa: E402
+
+__all__ = ["LOGITS_INDICES", "PagedModel", "ov"]
 
 LOGITS_INDICES = "logits_indices"
-
-
-class ModelLoadError(RuntimeError):
-    """The IR cannot be run by this engine; the text says why and what to do."""
 
 
 class PagedModel:
@@ -71,6 +69,8 @@ class PagedModel:
             "NUM_STREAMS": streams,
             "INFERENCE_NUM_THREADS": streams * threads,
             "KV_CACHE_PRECISION": "u8",
+            # Every process would choose the same CPUs, and models side by side leave the others idle.
+            "ENABLE_CPU_PINNING": False,
         }
         if exact:
             settings["KEY_CACHE_QUANT_MODE"] = "BY_TOKEN"

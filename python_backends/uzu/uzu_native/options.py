@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from uzu_native.errors import OptionsError
+from uzu_native.machine_share import parse_cpu_set
+
+MOST_THREADS = 16
+"""As a default."""
 
 
 def _option(
@@ -54,7 +58,15 @@ class EngineOptions:
         16, "prompt tokens added to a step that also decodes: less is smoother streams", 4, 1 << 16
     )
     threads: int | None = _option(
-        None, "threads of the model; default: the CPUs this process may use, at most 16", 1, 256
+        None,
+        "threads of each instance; default: its part of the CPUs that this process may use, at most 16",
+        1,
+        256,
+    )
+    cpu_set: str | None = _option(
+        None,
+        'CPUs, as in "0-3,8", that the instances of the model share out and keep to; default: all, wherever '
+        "there is time",
     )
     split_lanes: bool = _option(
         True,
@@ -79,8 +91,8 @@ class EngineOptions:
 
     @property
     def thread_count(self) -> int:
-        """`threads`, or its default on this machine."""
-        return self.threads or min(16, len(os.sched_getaffinity(0)))
+        """`threads`, or its default for the only instance on this machine."""
+        return self.threads or min(MOST_THREADS, len(os.sched_getaffinity(0)))
 
     @property
     def lanes_are_split(self) -> bool:
@@ -92,7 +104,7 @@ def parse_options(raw: Mapping[str, object]) -> EngineOptions:
     """Decode a JSON object strictly.
 
     Raises:
-        OptionsError: unknown key, missing `model`, wrong type or value out of range.
+        OptionsError: unknown key, missing `model`, wrong type, value out of range or no list of CPUs.
     """
     known = {f.name: f for f in fields(EngineOptions)}
     for name in raw:
@@ -103,6 +115,8 @@ def parse_options(raw: Mapping[str, object]) -> EngineOptions:
             raise OptionsError(f"option {name!r} is missing")
     for name, value in raw.items():
         _check(name, str(known[name].type), known[name].metadata, value)
+    if isinstance(cpu_set := raw.get("cpu_set"), str):
+        parse_cpu_set(cpu_set)
     return EngineOptions(**dict(raw))  # type: ignore[arg-type]
 
 

@@ -16,13 +16,12 @@ from uzu_contract.errors import ErrorCode, RequestError, unsupported
 from uzu_contract.request import GenerateRequest, Prompt, TextPrompt, decode_request
 from uzu_contract.response import GenerateChunk, encode_chunk
 from uzu_contract.tensors import INPUTS, OUTPUTS
-from uzu_native.assembly import load_model
 from uzu_native.delivery import Delivery, Responder
-from uzu_native.errors import EngineStoppedError, OptionsError
+from uzu_native.errors import EngineStoppedError, ModelLoadError, OptionsError
+from uzu_native.machine_share import MachineShare
 from uzu_native.metrics_reporter import MakeSeries, MetricsReporter
 from uzu_native.model_folder import ModelFolderError
-from uzu_native.openvino_graph import ModelLoadError
-from uzu_native.options import load_options
+from uzu_native.options import MOST_THREADS, load_options
 
 
 class TritonPythonModel:
@@ -58,11 +57,17 @@ class TritonPythonModel:
     def _load(self, args: Mapping[str, str]) -> None:
         # The stub starts Python with the C locale; libraries that read text files expect UTF-8.
         locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
-        policy = json.loads(args["model_config"]).get("model_transaction_policy", {})
-        self._decoupled = bool(policy.get("decoupled", False))
+        config = json.loads(args["model_config"])
+        self._decoupled = bool(config.get("model_transaction_policy", {}).get("decoupled", False))
         version_folder = Path(args["model_repository"]) / args["model_version"]
         options = load_options(version_folder / "model.json")
-        loaded = load_model(options, version_folder, args["model_name"], _log_fault)
+        share = MachineShare.of_instance(config, args["model_instance_name"])
+        cpus = share.keep_to_cpus(options.cpu_set)
+        options = replace(options, threads=options.threads or min(MOST_THREADS, cpus))
+        # This loads OpenVINO, which counts the CPUs then, and takes longer than all the rest.
+        from uzu_native.assembly import load_model
+
+        loaded = load_model(options, version_folder, args["model_name"], _log_fault, share.count)
         self._prompts = loaded.prompts
         self._engine = loaded.engine
         self._delivery = Delivery(self._engine.cancel, _log_fault)

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from uzu.errors import UsageError
 from uzu.resources import model_repository, python_backends
@@ -123,3 +125,17 @@ def test_a_path_that_tritons_shell_cannot_take_is_refused(tmp_path: Path, name: 
     with pytest.raises(UsageError, match="--run-dir"), run_directory(tmp_path, tmp_path / name / "run"):
         pass
     assert not (tmp_path / name / "run").exists() or not any((tmp_path / name / "run").iterdir())
+
+
+@pytest.mark.parametrize("with_template", [False, True])
+def test_a_model_gets_as_many_instances_as_asked_for(tmp_path: Path, with_template: bool) -> None:
+    template = tmp_path / "m"
+    template.mkdir()
+    (template / "config.pbtxt").write_text(
+        'backend: "uzu"\ninstance_group [ { count: 1, kind: KIND_CPU }, { count: 2, kind: KIND_CPU } ]\n'
+    )
+    with run_directory(tmp_path / "home") as run:
+        folder = run.lay_native_model("m", tmp_path, {}, template if with_template else None, instances=3)
+        config = text_format.Parse((folder / "config.pbtxt").read_text(), ModelConfig())
+    assert config.backend == "uzu"
+    assert [group.count for group in config.instance_group] == [3]
