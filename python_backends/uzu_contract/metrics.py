@@ -45,6 +45,9 @@ KV_BLOCKS_CACHED = MetricSpec(
     "uzu_kv_blocks_cached", "gauge", "KV blocks findable by their prefix, used or not"
 )
 KV_BLOCKS_TOTAL = MetricSpec("uzu_kv_blocks_total", "gauge", "KV blocks in the pool")
+ASLEEP = MetricSpec(
+    "uzu_asleep", "gauge", "1 while weights and KV memory are given back, until they are loaded again"
+)
 PROMPT_TOKENS = MetricSpec("uzu_prompt_tokens_total", "counter", "Prompt tokens of admitted requests")
 GENERATED_TOKENS = MetricSpec("uzu_generated_tokens_total", "counter", "Tokens generated")
 PREEMPTIONS = MetricSpec("uzu_preemptions_total", "counter", "Requests that gave their KV blocks back")
@@ -80,6 +83,7 @@ METRICS = (
     KV_BLOCKS_USED,
     KV_BLOCKS_CACHED,
     KV_BLOCKS_TOTAL,
+    ASLEEP,
     PROMPT_TOKENS,
     GENERATED_TOKENS,
     PREEMPTIONS,

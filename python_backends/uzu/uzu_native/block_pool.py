@@ -134,6 +134,18 @@ class BlockPool:
             self._references[block] += 1
         return blocks
 
+    def forget(self) -> None:
+        """Forget every prefix, since the memory's content is lost.
+
+        Raises:
+            ValueError: somebody owns a block.
+        """
+        if self.used:
+            raise ValueError(f"{self.used} blocks are owned")
+        self._free.extend(self._idle_cached)
+        for books in (self._idle_cached, self._hash_of, self._block_of):
+            books.clear()
+
     def check_integrity(self, owners: Iterable[Iterable[int]]) -> None:
         """Compare the books with what sequences say they own.
 

@@ -25,6 +25,7 @@ from uzu_native.block_pool import BlockPool
 from uzu_native.drawing import draw_step
 from uzu_native.errors import EngineStoppedError
 from uzu_native.executor import ExecutionError, Executor
+from uzu_native.idle_sleep import WAKE_FAILED_MESSAGE, IdleSleep
 from uzu_native.limits import longest_sequence
 from uzu_native.metrics import EngineMetrics
 from uzu_native.options import EngineOptions
@@ -54,6 +55,11 @@ class _LaneDone:
 
 
 @dataclass(frozen=True, slots=True)
+class _Loaded:
+    error: Exception | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Stop:
     pass
 
@@ -61,7 +67,7 @@ class _Stop:
 _Sampled = tuple[Sequence, list[int], list[Scores]]
 """Whose tokens, the tokens, and their log-probabilities where they are wanted."""
 
-_Mail = _Submitted | _Cancelled | _LaneDone | _Stop
+_Mail = _Submitted | _Cancelled | _LaneDone | _Loaded | _Stop
 
 
 FAULT_MESSAGE = "the engine failed; see the server's log"
@@ -112,6 +118,13 @@ class Engine:
         pool = BlockPool(executor.block_count, executor.block_size)
         self._scheduler = Scheduler(pool, options, speculator)
         self._mailbox: queue.SimpleQueue[_Mail] = queue.SimpleQueue()
+        self._sleep = IdleSleep(
+            executor,
+            options.sleep_after_s,
+            clock,
+            pool.forget,
+            lambda error: self._mailbox.put(_Loaded(error)),
+        )
         self._live: dict[int, Sequence] = {}
         self._deadlines: list[tuple[float, int]] = []
         self._in_flight: dict[Lane, tuple[ScheduledStep, float]] = {}
@@ -192,12 +205,12 @@ class Engine:
             self._thread.join()
         else:
             self._run()
-        self._executor.close()
+        self._executor.release()
 
     def run_until_idle(self) -> None:
         """Work in the calling thread until nothing is left to do (for tests and benchmarks)."""
         while not self._mailbox.empty() or self._scheduler.has_work:
-            if self._mailbox.empty() and not self._in_flight:
+            if self._mailbox.empty() and not self._in_flight and not self._sleep.is_waking:
                 raise RuntimeError("work is left, and nothing of it can be scheduled")
             self._turn()
 
@@ -213,7 +226,7 @@ class Engine:
 
     def _run(self) -> None:
         faults = 0
-        while not (self._stopping and not self._in_flight and self._mailbox.empty()):
+        while not self._stopping or self._in_flight or self._sleep.is_waking or not self._mailbox.empty():
             try:
                 self._turn()
                 faults = 0
@@ -244,6 +257,11 @@ class Engine:
                     self._end(self._live[ordinal], "cancelled")
             case _LaneDone(lane):
                 self._collect(lane)
+            case _Loaded(error):
+                self._sleep.loaded(error)
+                if error is not None:
+                    self._on_fault(error)
+                    self._fail_all(ErrorCode.ENGINE_FAILED, WAKE_FAILED_MESSAGE)
             case _Stop():
                 self._fail_all(ErrorCode.SHUTTING_DOWN, "the model is being unloaded")
 
@@ -261,6 +279,11 @@ class Engine:
 
     def _launch(self) -> None:
         """Start every step that can start now."""
+        if self._sleep.attend(busy=bool(self._live or self._in_flight)):
+            self._launch_awake()
+        self._observe()
+
+    def _launch_awake(self) -> None:
         now = self._clock()
         for sequence in self._scheduler.admit():
             if sequence.admitted_s is None:
@@ -270,7 +293,6 @@ class Engine:
                 self.metrics.cached_tokens += sequence.cached_tokens
         for step in self._scheduler.schedule():
             self._start(step)
-        self._observe()
 
     def _start(self, step: ScheduledStep) -> None:
         lane = step.plan.lane
@@ -388,9 +410,11 @@ class Engine:
         self._deadlines.clear()
 
     def _patience_s(self) -> float | None:
-        if not self._deadlines:
-            return None
-        return min(LONGEST_WAIT_S, max(0.0, self._deadlines[0][0] - self._clock()))
+        patience_s = self._sleep.due_in_s
+        if self._deadlines:
+            until_s = max(0.0, self._deadlines[0][0] - self._clock())
+            patience_s = until_s if patience_s is None else min(patience_s, until_s)
+        return None if patience_s is None else min(LONGEST_WAIT_S, patience_s)
 
     def _expire(self) -> None:
         now = self._clock()
@@ -402,6 +426,7 @@ class Engine:
 
     def _observe(self) -> None:
         scheduler, metrics = self._scheduler, self.metrics
+        metrics.asleep = int(not self._sleep.is_awake)
         metrics.requests_running = len(scheduler.running)
         classes = Counter(dict.fromkeys(map(str, PriorityClass), 0))
         classes.update(str(PriorityClass.of(s.request.priority)) for s in scheduler.waiting)

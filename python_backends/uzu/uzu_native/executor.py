@@ -35,8 +35,15 @@ class Executor(Protocol):
             ExecutionError: the step failed.
         """
 
-    def close(self) -> None:
-        """Free the model. No step may be running."""
+    def release(self) -> None:
+        """Free the weights and the KV memory, whose content is lost. No step may be running."""
+
+    def restore(self) -> None:
+        """Undo `release`, but for the content of the KV memory. May take seconds.
+
+        Raises:
+            ExecutionError: the model cannot be loaded; it stays released.
+        """
 
 
 class FakeExecutor:
@@ -50,6 +57,7 @@ class FakeExecutor:
         block_size: tokens in a block.
         vocabulary_size: width of the logits.
         fail_on: a token id whose computation raises.
+        failing_restores: how many calls of `restore` raise, before those that do not.
     """
 
     def __init__(
@@ -58,17 +66,26 @@ class FakeExecutor:
         block_size: int = 4,
         vocabulary_size: int = 64,
         fail_on: int | None = None,
+        failing_restores: int = 0,
     ) -> None:
         self.block_count = block_count
         self.block_size = block_size
         self.vocabulary_size = vocabulary_size
         self.plans: list[StepPlan] = []
+        self.released = False
         self._fail_on = fail_on
+        self._failing_restores = failing_restores
         self._memory = np.full((block_count, block_size), -1, np.int64)
         self._results: dict[Lane, NDArray[np.float32] | None] = {}
 
     def start(self, plan: StepPlan, on_done: OnDone) -> None:
-        """Run the step and report at once."""
+        """Run the step and report at once.
+
+        Raises:
+            ExecutionError: the model is released.
+        """
+        if self.released:
+            raise ExecutionError("the model is released")
         self.plans.append(plan)
         if any(self._fail_on in row.token_ids for row in plan.rows):
             self._results[plan.lane] = None
@@ -96,5 +113,14 @@ class FakeExecutor:
             raise ExecutionError("the fake model was told to fail")
         return logits
 
-    def close(self) -> None:
-        """Nothing to free."""
+    def release(self) -> None:
+        """Forget the KV memory, and run no more steps."""
+        self.released = True
+        self._memory.fill(-1)
+
+    def restore(self) -> None:
+        """Run steps again, unless told to fail."""
+        if self._failing_restores:
+            self._failing_restores -= 1
+            raise ExecutionError("the fake model was told not to come back")
+        self.released = False

@@ -6,6 +6,7 @@ up with rows of a block of their own; so the numbers depend on neither (see `Pag
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from pathlib import Path
 from typing import Any
@@ -49,31 +50,44 @@ class OpenVinoExecutor:
         kv_cache_tokens: int | None,
         instances: int = 1,
     ) -> None:
-        paged = PagedModel(ir_path)
-        whole = paged.compile(1, threads, exact)
+        self._ir_path = ir_path
         self._exact = exact
         self._threads = {Lane.ALL: threads}
-        self._requests = {Lane.ALL: whole.create_infer_request()}
         if split:
-            halves = paged.compile(2, threads // 2, exact)
-            for lane in (Lane.DECODES, Lane.PROMPTS):
-                self._threads[lane] = threads // 2
-                self._requests[lane] = halves.create_infer_request()
-        caches = {
+            self._threads |= dict.fromkeys((Lane.DECODES, Lane.PROMPTS), threads // 2)
+        self._requests: dict[Lane, Any] = {}
+        self._wanted = dict.fromkeys(self._threads, 0)
+        self._on_done: dict[Lane, OnDone] = {}
+        whole = self._compile()
+        self._caches = {
             port.get_any_name(): (port.get_element_type(), [d.get_length() for d in _tail(port)])
             for port in whole.inputs
             if "cache" in port.get_any_name()
         }
-        self.block_size = _block_size(caches)
-        block_bytes = sum(int(np.prod(shape)) * kind.size for kind, shape in caches.values())
+        self.block_size = _block_size(self._caches)
+        block_bytes = sum(int(np.prod(shape)) * kind.size for kind, shape in self._caches.values())
         self.block_count = self._size(block_bytes, context_tokens, kv_cache_tokens, instances)
         self.kv_bytes = self.block_count * block_bytes
         self.vocabulary_size = int(whole.outputs[0].get_partial_shape()[-1].get_length())
-        self._wanted = dict.fromkeys(self._requests, 0)
-        self._on_done: dict[Lane, OnDone] = {}
         # One block more than the pool has, for rows that only fill a step up.
         self._filler = Row([0], 0, [self.block_count], wants_logits=False)
-        for name, (kind, shape) in caches.items():
+        self._make_ready()
+
+    def _compile(self) -> Any:
+        """Compile for each lane; the model of `Lane.ALL` is the result."""
+        paged = PagedModel(self._ir_path)
+        whole = paged.compile(1, self._threads[Lane.ALL], self._exact)
+        self._requests[Lane.ALL] = whole.create_infer_request()
+        if Lane.DECODES in self._threads:
+            halves = paged.compile(2, self._threads[Lane.DECODES], self._exact)
+            for lane in (Lane.DECODES, Lane.PROMPTS):
+                self._requests[lane] = halves.create_infer_request()
+        return whole
+
+    def _make_ready(self) -> None:
+        """Allocate the KV memory for requests that are there, and run each once."""
+        self._check_memory()
+        for name, (kind, shape) in self._caches.items():
             memory = ov.Tensor(kind, ov.Shape([self.block_count + 1, *shape]))
             for request in self._requests.values():
                 request.set_tensor(name, memory)
@@ -93,20 +107,20 @@ class OpenVinoExecutor:
     def _size(
         self, block_bytes: int, context_tokens: int, kv_cache_tokens: int | None, instances: int
     ) -> int:
-        free = _available_memory()
         context_blocks = -(-context_tokens // self.block_size)
         if kv_cache_tokens is not None:
-            blocks = -(-kv_cache_tokens // self.block_size)
-        else:
-            affordable = int(free * MEMORY_SHARE) // instances // block_bytes
-            blocks = max(context_blocks, min(DEFAULT_CONTEXTS * context_blocks, affordable))
-        if blocks * block_bytes > free:
-            need, have = blocks * block_bytes >> 20, free >> 20
+            return -(-kv_cache_tokens // self.block_size)
+        affordable = int(_available_memory() * MEMORY_SHARE) // instances // block_bytes
+        return max(context_blocks, min(DEFAULT_CONTEXTS * context_blocks, affordable))
+
+    def _check_memory(self) -> None:
+        free = _available_memory()
+        if self.kv_bytes > free:
+            need, have = self.kv_bytes >> 20, free >> 20
             raise ModelLoadError(
-                f"a KV cache of {blocks * self.block_size} tokens needs {need} MiB and {have} MiB are free; "
-                "set kv_cache_tokens or context_tokens lower"
+                f"a KV cache of {self.block_count * self.block_size} tokens needs {need} MiB and {have} MiB "
+                "are free; set kv_cache_tokens or context_tokens lower"
             )
-        return blocks
 
     def start(self, plan: StepPlan, on_done: OnDone) -> None:
         """Begin a step; see `Executor.start`."""
@@ -168,9 +182,20 @@ class OpenVinoExecutor:
         logits: NDArray[np.float32] = self._requests[lane].get_tensor("logits").data
         return logits.reshape(-1, self.vocabulary_size)[: self._wanted[lane]]
 
-    def close(self) -> None:
-        """Free the model and its memory."""
+    def release(self) -> None:
+        """See `Executor.release`."""
         self._requests.clear()
+        # Freed memory is the allocator's at first, and the system's only when it is told.
+        ctypes.CDLL(None).malloc_trim(0)
+
+    def restore(self) -> None:
+        """See `Executor.restore`."""
+        try:
+            self._compile()
+            self._make_ready()
+        except (ModelLoadError, RuntimeError, MemoryError) as error:
+            self.release()
+            raise ExecutionError(f"the model cannot be loaded again: {error}") from error
 
 
 def _tail(port: Any) -> list[Any]:

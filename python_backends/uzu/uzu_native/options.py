@@ -87,6 +87,13 @@ class EngineOptions:
     speculation_tokens: int = _option(
         8, "longest guess, in tokens; how long a guess is follows from what it earns", 1, 64
     )
+    sleep_after_s: int | None = _option(
+        None,
+        "seconds without a request after which weights and KV memory are given back until the next one; "
+        "default: never",
+        1,
+        30 * 24 * 3600,
+    )
     prefix_cache: bool = _option(True, "keep the KV blocks of prompts for later prompts that begin alike")
 
     @property
