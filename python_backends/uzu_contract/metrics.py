@@ -1,7 +1,8 @@
-"""Names of the metrics that an LLM backend reports through Triton, labelled by model and instance."""
+"""Names of what an LLM backend reports: to Triton, labelled by model and instance, and to each request."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -76,6 +77,19 @@ STEP_SECONDS = MetricSpec("uzu_step_seconds", "histogram", "Duration of model st
 REQUESTS_FINISHED = MetricSpec(
     "uzu_requests_finished_total", "counter", "Requests that ended, by reason", ("reason",)
 )
+
+PERF_METRICS: Mapping[str, tuple[str, str]] = {
+    "queue_ms": ("ms", "from arrival to the first KV blocks"),
+    "prefill_ms": ("ms", "from there to the first token"),
+    "ttft_ms": ("ms", "from arrival to the first token"),
+    "decode_ms": ("ms", "from the first token to the last"),
+    "steps": ("count", "model steps that computed tokens of the request"),
+    "cached": ("count", "prompt tokens taken from the prefix cache"),
+    "preemptions": ("count", "how often it lost its KV blocks"),
+    "drafted": ("count", "tokens guessed and verified"),
+    "accepted": ("count", "guesses that were right"),
+}
+"""What a request's own output `perf_metrics` holds: unit and meaning by key."""
 
 METRICS = (
     REQUESTS_RUNNING,

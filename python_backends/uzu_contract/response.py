@@ -41,7 +41,7 @@ class GenerateChunk:
         num_input_tokens: tokens of the prompt.
         num_cached_tokens: of these, how many came from the prefix cache.
         logprobs: one for each of the tokens; None when nobody asked.
-        perf_metrics: in the last response: times in milliseconds and counts.
+        perf_metrics: in the last response; the keys are those of `uzu_contract.metrics.PERF_METRICS`.
 
     """
 

@@ -51,7 +51,7 @@ OUTPUTS = (
     TensorSpec("num_input_tokens", "UINT32", (1,), "tokens of the prompt"),
     TensorSpec("num_output_tokens", "UINT32", (1,), "tokens in this response (sum them for the total)"),
     TensorSpec("num_cached_tokens", "UINT32", (1,), "tokens of the prompt that came from the prefix cache"),
-    TensorSpec("perf_metrics", "BYTES", (1,), "JSON, last response only: queue, prefill and decode times"),
+    TensorSpec("perf_metrics", "BYTES", (1,), "JSON, last response only: times and counts of this request"),
 )
 """Outputs. All but `text_output` are sent only when asked for: see `response.select_outputs`."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from uzu_contract.metrics import METRICS
+from uzu_contract.metrics import METRICS, PERF_METRICS
 from uzu_contract.sampling import SAMPLING_FIELDS
 from uzu_contract.tensors import INPUTS, OUTPUTS, PARAMETERS, RETURN_FLAGS
 from uzu_native.options import EngineOptions
@@ -31,6 +31,7 @@ OPTION_ROWS = [
     f"| `{f.name}` | {shown(f.default)} | {f.metadata['description']} |" for f in fields(EngineOptions)
 ]
 METRIC_ROWS = [f"| `{m.name}` | {m.kind} | {m.description} |" for m in METRICS]
+PERF_METRIC_ROWS = [f"| `{key}` | {unit} | {meaning} |" for key, (unit, meaning) in PERF_METRICS.items()]
 TENSOR_ROWS = [
     f"| `{t.name}` | {t.datatype} {list(t.dims)} | {t.description} |"
     for t in (*INPUTS, *OUTPUTS)
@@ -45,9 +46,10 @@ PARAMETER_ROWS = [f"| `{p.name}` | {p.type} | {p.description} |" for p in PARAME
         ("docs/configuration.md", OPTION_ROWS),
         ("docs/backends/native.md", METRIC_ROWS),
         ("docs/backends/contract.md", TENSOR_ROWS),
+        ("docs/backends/contract.md", PERF_METRIC_ROWS),
         ("docs/backends/contract.md", PARAMETER_ROWS),
     ],
-    ids=["options", "metrics", "tensors", "parameters"],
+    ids=["options", "metrics", "tensors", "metrics of a request", "parameters"],
 )
 def test_tables_hold_exactly_what_the_code_has(name, rows):
     text = document(name)

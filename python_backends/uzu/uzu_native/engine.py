@@ -356,7 +356,7 @@ class Engine:
         The tokens but the newest were guessed right, so their keys and values are in place.
         """
         sequence.computed += len(tokens) - 1
-        self._time(sequence, len(tokens))
+        ending = None
         for count, token in enumerate(tokens, 1):
             sequence.token_ids.append(token)
             is_newest = count == len(tokens)
@@ -365,8 +365,9 @@ class Engine:
             if ending is not None:
                 del tokens[count:]
                 self._scheduler.remove(sequence)
-                return ending
-        return None
+                break
+        self._time(sequence, len(tokens))
+        return ending
 
     def _time(self, sequence: Sequence, tokens: int) -> None:
         now = self._clock()
@@ -381,12 +382,11 @@ class Engine:
         self, sequence: Sequence, tokens: list[int], scores: list[Scores], appended: Ending | None
     ) -> None:
         """Tell the listener of new tokens, up to one that completes a stop string."""
-        now = self._clock()
         last = len(tokens) - 1
         for index, token in enumerate(tokens):
             self.metrics.generated_tokens += 1
             logprobs = scores[index].spelled(self._token_bytes) if scores else None
-            ending = write_output(sequence, token, appended if index == last else None, now, logprobs)
+            ending = write_output(sequence, token, appended if index == last else None, logprobs)
             if ending is not None:
                 self._end(sequence, ending.reason)
                 return

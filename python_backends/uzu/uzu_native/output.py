@@ -49,7 +49,6 @@ def write_output(
     sequence: Sequence,
     token: int,
     ending: Ending | None,
-    now_s: float,
     logprobs: TokenLogprobs | None = None,
 ) -> Ending | None:
     """Pass on what a new token makes due, and say whether, and why, the sequence is over.
@@ -58,7 +57,6 @@ def write_output(
         sequence: whose token it is.
         token: the token, already the sequence's last one or one before it.
         ending: what `ending_of` said of it. A stop string in the text goes before.
-        now_s: on the engine's clock.
         logprobs: the token's, if the request wants them.
     """
     stream = sequence.text_stream
@@ -73,11 +71,11 @@ def write_output(
     if text:
         sequence.unsent_text.append(text)
     if ending is not None or (text and sequence.request.stream):
-        _send(sequence, ending, now_s)
+        _send(sequence, ending)
     return ending
 
 
-def _send(sequence: Sequence, ending: Ending | None, now_s: float) -> None:
+def _send(sequence: Sequence, ending: Ending | None) -> None:
     chunk = GenerateChunk(
         text="".join(sequence.unsent_text),
         token_ids=tuple(sequence.unsent_tokens),
@@ -86,7 +84,7 @@ def _send(sequence: Sequence, ending: Ending | None, now_s: float) -> None:
         num_input_tokens=sequence.prompt_length,
         num_cached_tokens=sequence.cached_tokens,
         logprobs=None if sequence.request.logprob_count is None else tuple(sequence.unsent_logprobs),
-        perf_metrics=_perf_metrics(sequence, now_s) if ending else {},
+        perf_metrics=_perf_metrics(sequence) if ending else {},
     )
     sequence.unsent_text.clear()
     sequence.unsent_tokens.clear()
@@ -94,13 +92,16 @@ def _send(sequence: Sequence, ending: Ending | None, now_s: float) -> None:
     sequence.listener.on_chunk(chunk)
 
 
-def _perf_metrics(sequence: Sequence, now_s: float) -> dict[str, float]:
+def _perf_metrics(sequence: Sequence) -> dict[str, float]:
     admitted_s = sequence.arrival_s if sequence.admitted_s is None else sequence.admitted_s
     first_s = admitted_s if sequence.first_token_s is None else sequence.first_token_s
     return {
         "queue_ms": round(1000 * (admitted_s - sequence.arrival_s), 3),
         "prefill_ms": round(1000 * (first_s - admitted_s), 3),
-        "decode_ms": round(1000 * (now_s - first_s), 3),
+        "ttft_ms": round(1000 * (first_s - sequence.arrival_s), 3),
+        "decode_ms": round(1000 * (sequence.last_token_s - first_s), 3),
+        "steps": sequence.steps,
+        "cached": sequence.cached_tokens,
         "preemptions": sequence.preemptions,
         "drafted": sequence.drafts.drafted_total,
         "accepted": sequence.drafts.accepted_total,

@@ -320,6 +320,7 @@ class Scheduler:
             sequence = entry.sequence
             sequence.in_flight = False
             sequence.computed += entry.count
+            sequence.steps += 1
             self._publish(sequence)
             if sequence.finished:
                 self._leave(sequence)

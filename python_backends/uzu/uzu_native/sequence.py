@@ -83,6 +83,7 @@ class Sequence:
     adjustment: LogitAdjustment | None = None
     guide: Guide | None = None
     drafts: DraftHistory = field(default_factory=DraftHistory)
+    steps: int = 0
     cached_tokens: int = 0
     preemptions: int = 0
     lost_tokens: int = 0

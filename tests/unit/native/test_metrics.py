@@ -1,8 +1,8 @@
 import pytest
-from engine_fixtures import ManualClock, make_engine, make_request, prompt, run
+from engine_fixtures import ManualClock, Oracle, make_engine, make_request, prompt, run
 from prometheus_client.parser import text_string_to_metric_families
 
-from uzu_contract.metrics import METRICS
+from uzu_contract.metrics import METRICS, PERF_METRICS
 from uzu_contract.priority import PriorityClass
 from uzu_native.executor import FakeExecutor
 from uzu_native.metrics import EngineMetrics, Histogram, samples
@@ -118,6 +118,50 @@ def test_times_are_those_of_the_clock():
     assert metrics.queue_seconds.total == pytest.approx(1.5)
     assert (metrics.inter_token_seconds.count, metrics.inter_token_seconds.total) == (4, pytest.approx(2.0))
     assert (metrics.step_seconds.count, metrics.step_seconds.total) == (6, pytest.approx(3.0))
+
+
+def test_each_token_is_timed_once_also_when_guesses_reach_past_the_end():
+    plain = run(make_engine(), (prompt(9), make_request(max_tokens=40)))[0].token_ids
+    ends = [token for index, token in enumerate(plain) if index > 9 and token not in plain[:index]]
+    timed = guessed_past_the_end = 0
+    for end in ends:
+        engine = make_engine(speculator=Oracle([prompt(9) + plain], wrong_every=50), end_token=end)
+        (answer,) = run(engine, (prompt(9), make_request(max_tokens=40, ignore_eos=False)))
+        metrics = engine.metrics
+        assert answer.token_ids == plain[: plain.index(end) + 1]
+        assert metrics.inter_token_seconds.count == metrics.generated_tokens - 1
+        assert metrics.time_to_first_token_seconds.count == metrics.requests_finished["stop"] == 1
+        timed += metrics.inter_token_seconds.count
+        guessed_past_the_end += metrics.accepted_tokens + metrics.step_seconds.count > len(answer.token_ids)
+    assert timed > 50
+    assert guessed_past_the_end > 0
+
+
+def test_a_request_is_told_its_own_times_and_counts():
+    clock = ManualClock()
+
+    class Slow(FakeExecutor):
+        def start(self, plan, on_done):
+            clock.now += 0.25
+            super().start(plan, on_done)
+
+    engine = make_engine(Slow(), clock=clock, max_sequences=1, max_step_tokens=16)
+    first, second = run(engine, *[(prompt(40), make_request(max_tokens=3))] * 2)
+    assert first.chunks[-1].perf_metrics == {
+        "queue_ms": 0,
+        "prefill_ms": 750,
+        "ttft_ms": 750,
+        "decode_ms": 500,
+        "steps": 5,
+        "cached": 0,
+        "preemptions": 0,
+        "drafted": 0,
+        "accepted": 0,
+    }
+    assert first.chunks[-1].perf_metrics.keys() == PERF_METRICS.keys()
+    later = second.chunks[-1].perf_metrics
+    assert (later["queue_ms"], later["ttft_ms"], later["cached"], later["steps"]) == (1250, 1500, 36, 3)
+    assert engine.metrics.step_seconds.count == 8
 
 
 @pytest.mark.parametrize(
