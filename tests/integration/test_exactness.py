@@ -60,6 +60,18 @@ def test_together_as_alone(prepared_smollm2, reference, options):
         assert answer.token_ids == reference[i], f"prompt of {len(JOBS[i][0])} tokens"
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"kv_cache_precision": "bf16"}, {"kv_cache_precision": "f32", "inference_precision": "f32"}],
+    ids=["bf16", "f32"],
+)
+def test_other_precisions_together_as_alone(prepared_smollm2, options):
+    jobs = [job for job in JOBS if len(job[0]) in (33, 300, 1100)]
+    with real_engine(prepared_smollm2, kv_cache_tokens=16384, **options) as engine:
+        alone = [engine.run(job)[0].token_ids for job in jobs]
+        assert [a.token_ids for a in engine.run(*jobs)] == alone
+
+
 def test_the_comparison_notices_what_is_not_exact(prepared_smollm2, reference):
     """The negative control: with OpenVINO's own settings, long contexts round differently in company."""
     options = {"determinism": "fast", "prefix_cache": False, "speculation": "off"}

@@ -12,8 +12,10 @@ from typing import Any, cast
 import click
 
 from uzu import __version__
+from uzu.checkpoint import WEIGHTS, convert_checkpoint
 from uzu.console import Console, OutputClosedError
 from uzu.doctor import examine
+from uzu.environments import ENVIRONMENTS, set_up
 from uzu.errors import ExitCode, UsageError, UzuError
 from uzu.fetch import fetch
 from uzu.plain_triton import PlainTritonOptions, run_triton
@@ -165,6 +167,39 @@ def _fetch(model: str, repository: Path | None) -> ExitCode:
     settings = Settings.from_environment()
     console = Console(color=settings.color)
     console.result(str(fetch(model, repository or model_repository(), settings, console)))
+    return ExitCode.OK
+
+
+@cli.command("convert")
+@click.argument("checkpoint", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--weights", type=click.Choice(WEIGHTS), default="int4", show_default=True, help="Precision.")
+@click.option(
+    "--group-size",
+    type=click.IntRange(8, 1024),
+    default=64,
+    show_default=True,
+    help="int4 weights that share a scale.",
+)
+def _convert(checkpoint: Path, folder: Path, weights: str, group_size: int) -> ExitCode:
+    """Make FOLDER, which the native engine loads, out of the Hugging Face CHECKPOINT.
+
+    Needs an environment of its own: `uzu setup convert`.
+    """
+    settings = Settings.from_environment()
+    console = Console(color=settings.color)
+    made = convert_checkpoint(checkpoint, folder, weights, group_size, settings, console)
+    console.result(str(made))
+    return ExitCode.OK
+
+
+@cli.command("setup")
+@click.argument("name", type=click.Choice(sorted(ENVIRONMENTS)))
+def _setup(name: str) -> ExitCode:
+    """Make the Python environment NAME, and print its interpreter."""
+    settings = Settings.from_environment()
+    console = Console(color=settings.color)
+    console.result(str(set_up(name, settings, console)))
     return ExitCode.OK
 
 

@@ -27,7 +27,4 @@ def check_model_folder(folder: Path) -> None:
 
 def conversion_advice(model: str) -> str:
     """How to turn Hugging Face weights into such a folder."""
-    return (
-        "pip install 'optimum-intel[openvino]' in an environment of its own, then optimum-cli export "
-        f"openvino --model {model} --weight-format int4 FOLDER, and serve FOLDER"
-    )
+    return f"uzu setup convert, then uzu convert {model} FOLDER, and serve FOLDER"

@@ -15,6 +15,7 @@ from uzu_native.errors import OptionsError
 from uzu_native.guidance import GuideCompiler
 from uzu_native.model_folder import ModelFolder, ModelFolderError, load_model_folder, read_text
 from uzu_native.openvino_executor import OpenVinoExecutor
+from uzu_native.openvino_graph import Precision
 from uzu_native.options import EngineOptions
 from uzu_native.prompt_encoder import PromptEncoder
 from uzu_native.speculation import Speculator
@@ -67,7 +68,9 @@ def load_model(
         folder.ir_path,
         threads=options.thread_count,
         split=options.lanes_are_split,
-        exact=options.determinism == "exact",
+        precision=Precision(
+            options.determinism == "exact", options.kv_cache_precision, options.inference_precision
+        ),
         context_tokens=context,
         kv_cache_tokens=options.kv_cache_tokens,
         instances=instances,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from uzu_native.errors import ModelLoadError
 from uzu_native.executor import ExecutionError, OnDone
-from uzu_native.openvino_graph import LOGITS_INDICES, PagedModel, ov
+from uzu_native.openvino_graph import LOGITS_INDICES, PagedModel, Precision, ov
 from uzu_native.step import Lane, Row, StepPlan
 
 DEFAULT_CONTEXTS = 8
@@ -30,7 +30,7 @@ class OpenVinoExecutor:
         ir_path: openvino_model.xml.
         threads: of `Lane.ALL`.
         split: whether to make the other two lanes, of half as many threads each.
-        exact: whether a row's numbers must not depend on the other rows and on how its past was computed.
+        precision: of numbers; with `exact` they must not depend on the other rows of a step either.
         context_tokens: longest sequence; the pool holds at least one.
         kv_cache_tokens: size of the pool; None sizes it by the memory that is free.
         instances: of the model; so many pools share the memory.
@@ -45,13 +45,13 @@ class OpenVinoExecutor:
         *,
         threads: int,
         split: bool,
-        exact: bool,
+        precision: Precision,
         context_tokens: int,
         kv_cache_tokens: int | None,
         instances: int = 1,
     ) -> None:
         self._ir_path = ir_path
-        self._exact = exact
+        self._precision = precision
         self._threads = {Lane.ALL: threads}
         if split:
             self._threads |= dict.fromkeys((Lane.DECODES, Lane.PROMPTS), threads // 2)
@@ -76,10 +76,10 @@ class OpenVinoExecutor:
     def _compile(self) -> Any:
         """Compile for each lane; the model of `Lane.ALL` is the result."""
         paged = PagedModel(self._ir_path)
-        whole = paged.compile(1, self._threads[Lane.ALL], self._exact)
+        whole = paged.compile(1, self._threads[Lane.ALL], self._precision)
         self._requests[Lane.ALL] = whole.create_infer_request()
         if Lane.DECODES in self._threads:
-            halves = paged.compile(2, self._threads[Lane.DECODES], self._exact)
+            halves = paged.compile(2, self._threads[Lane.DECODES], self._precision)
             for lane in (Lane.DECODES, Lane.PROMPTS):
                 self._requests[lane] = halves.create_infer_request()
         return whole
@@ -133,7 +133,7 @@ class OpenVinoExecutor:
 
     def _filled(self, plan: StepPlan) -> StepPlan:
         missing = self._threads[plan.lane] - len(plan.rows)
-        if not self._exact or missing < 1 or any(len(row.token_ids) > 1 for row in plan.rows):
+        if not self._precision.exact or missing < 1 or any(len(row.token_ids) > 1 for row in plan.rows):
             return plan
         return StepPlan(plan.lane, (*plan.rows, *[self._filler] * missing))
 

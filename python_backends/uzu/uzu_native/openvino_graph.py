@@ -7,6 +7,7 @@ name. What the settings are for is told in docs/backends/native.md.
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,24 @@ from openvino import opset13  # noqa: E402
 
 from uzu_native.errors import ModelLoadError  # noqa: E402
 
-__all__ = ["LOGITS_INDICES", "PagedModel", "ov"]
+__all__ = ["LOGITS_INDICES", "PagedModel", "Precision", "ov"]
 
 LOGITS_INDICES = "logits_indices"
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """How numbers are kept and computed; the names are those of the engine's options.
+
+    Args:
+        exact: whether a row's numbers must not depend on how its past was computed.
+        kv_cache: of keys and values.
+        inference: of the arithmetic; "auto" leaves it to OpenVINO.
+    """
+
+    exact: bool = True
+    kv_cache: str = "u8"
+    inference: str = "auto"
 
 
 class PagedModel:
@@ -52,7 +68,7 @@ class PagedModel:
         except RuntimeError as error:
             raise ModelLoadError(f"{ir_path}: not a decoder that can be paged: {error}") from error
 
-    def compile(self, streams: int, threads: int, exact: bool) -> Any:
+    def compile(self, streams: int, threads: int, precision: Precision) -> Any:
         """Compile for so many streams of so many threads each.
 
         Keys are quantized by token when numbers must not depend on how they came: by channel, which is
@@ -68,12 +84,14 @@ class PagedModel:
         settings: dict[str, Any] = {
             "NUM_STREAMS": streams,
             "INFERENCE_NUM_THREADS": streams * threads,
-            "KV_CACHE_PRECISION": "u8",
+            "KV_CACHE_PRECISION": precision.kv_cache,
             # Every process would choose the same CPUs, and models side by side leave the others idle.
             "ENABLE_CPU_PINNING": False,
         }
-        if exact:
+        if precision.exact:
             settings["KEY_CACHE_QUANT_MODE"] = "BY_TOKEN"
+        if precision.inference != "auto":
+            settings["INFERENCE_PRECISION_HINT"] = precision.inference
         try:
             return self._core.compile_model(self._model, "CPU", settings)
         except RuntimeError as error:

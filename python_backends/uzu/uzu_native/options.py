@@ -73,6 +73,16 @@ class EngineOptions:
         "compute prompts on half of the threads while others decode on the other half; takes the memory of "
         "the weights twice",
     )
+    kv_cache_precision: str = _option(
+        "u8",
+        "of keys and values: u8 takes the least memory; bf16 and f16 twice as much, f32 four times",
+        choices=("u8", "bf16", "f16", "f32"),
+    )
+    inference_precision: str = _option(
+        "auto",
+        "of the arithmetic: auto is bf16 where the CPU has it, else f32",
+        choices=("auto", "f32"),
+    )
     determinism: str = _option(
         "exact",
         "exact: a request's tokens do not depend on others, on chunks or on the cache; fast: they may, by "
@@ -122,6 +132,8 @@ def parse_options(raw: Mapping[str, object]) -> EngineOptions:
             raise OptionsError(f"option {name!r} is missing")
     for name, value in raw.items():
         _check(name, str(known[name].type), known[name].metadata, value)
+    if raw.get("kv_cache_precision") == "f32" and raw.get("inference_precision") != "f32":
+        raise OptionsError("option 'kv_cache_precision' f32 needs inference_precision f32 as well")
     if isinstance(cpu_set := raw.get("cpu_set"), str):
         parse_cpu_set(cpu_set)
     return EngineOptions(**dict(raw))  # type: ignore[arg-type]
