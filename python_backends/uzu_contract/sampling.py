@@ -23,7 +23,8 @@ class SamplingParams:
     """How the next token is chosen and when a text ends.
 
     Logits go through `logit_bias` and `min_tokens`, then `repetition_penalty`, `frequency_penalty` and
-    `presence_penalty`, then `temperature`, then `top_k`, `top_p`, `min_p` and `typical_p`.
+    `presence_penalty`, then `temperature`, then `top_k`, `top_p`, `min_p` and `typical_p`, each of which
+    takes what the one before it has left for the whole.
 
     Args:
         max_tokens: tokens to generate at most; None is what fits the context.

@@ -1,12 +1,13 @@
 """Chooses the next tokens of each sequence from its logits.
 
-A row's choice depends on its logits, its parameters, its seed and its position alone. The random numbers are
-counter-based, so a request draws the same ones in any batch, after a preemption and when its tokens are
-verified several at a time.
+A row's choice depends on its logits, its parameters, its seed and its position alone: chance is one number
+for each token, counted and not drawn (`uzu_native.chance`). So a request makes the same choices in any batch,
+after a preemption and when its tokens are verified several at a time.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from uzu_contract.sampling import SamplingParams
-from uzu_native.distribution import draw_index
+from uzu_native.chance import CountedNumbers, pick
+from uzu_native.filters import candidates
 from uzu_native.penalties import LogitAdjustment
 
 
@@ -49,7 +51,7 @@ class Draw:
 
     Args:
         sampling: the request's parameters.
-        seed: key of its random numbers.
+        seed: what chance is keyed by.
         position: how many tokens it has generated before.
         draft: guesses of the next tokens, to be verified.
         banned: tokens that must not be chosen before `banned_until` tokens have been generated.
@@ -86,22 +88,29 @@ def sample(logits: NDArray[np.float32], draws: list[Draw]) -> list[list[int] | E
     """
     is_greedy = [draw.takes_highest for draw in draws]
     highest = [int(token) for token in logits.argmax(axis=1)] if any(is_greedy) else []
+    numbers = CountedNumbers()
     chosen: list[list[int] | Exception] = []
     row = 0
     for draw, greedy in zip(draws, is_greedy, strict=True):
         try:
-            chosen.append(_verify(logits[row:], highest[row:] if greedy else None, draw))
+            chosen.append(_verify(logits[row:], highest[row:] if greedy else None, draw, numbers))
         except Exception as error:
             chosen.append(error)
         row += 1 + len(draw.draft)
     return chosen
 
 
-def _verify(logits: NDArray[np.float32], highest: list[int] | None, draw: Draw) -> list[int]:
+def _verify(
+    logits: NDArray[np.float32], highest: list[int] | None, draw: Draw, numbers: CountedNumbers
+) -> list[int]:
     """Tokens from consecutive rows, up to the first that differs from the guess."""
     tokens: list[int] = []
     for index, guess in enumerate((*draw.draft, None)):
-        token = highest[index] if highest is not None else _sample_row(logits[index], draw, tokens)
+        if highest is None:
+            token = _sample_row(logits[index], draw, tokens, numbers)
+        else:
+            token = highest[index]
+            _checked(logits[index, token])
         tokens.append(token)
         if draw.guide is not None:
             draw.guide.advance(token)
@@ -112,7 +121,7 @@ def _verify(logits: NDArray[np.float32], highest: list[int] | None, draw: Draw) 
     return tokens
 
 
-def _sample_row(row: NDArray[np.float32], draw: Draw, following: list[int]) -> int:
+def _sample_row(row: NDArray[np.float32], draw: Draw, following: list[int], numbers: CountedNumbers) -> int:
     """One token, after those that this step has sampled already."""
     position = draw.position + len(following)
     adjusted = row if draw.adjustment is None else draw.adjustment.apply(row, following)
@@ -121,18 +130,27 @@ def _sample_row(row: NDArray[np.float32], draw: Draw, following: list[int]) -> i
         allowed = _without(draw.guide.allowed(), banned)
         # Words that are banned may leave nothing of what the form allows; then the form goes first.
         left = adjusted[allowed]
-        return int(allowed[_choose(left if left.max() > -np.inf else row[allowed], draw, position)])
+        return int(allowed[_choose(left if left.max() > -np.inf else row[allowed], draw, position, numbers)])
     if banned:
         adjusted = adjusted.copy()
         adjusted[list(banned)] = -np.inf
-    return _choose(adjusted, draw, position)
+    return _choose(adjusted, draw, position, numbers)
 
 
-def _choose(row: NDArray[np.float32], draw: Draw, position: int) -> int:
-    sampling = draw.sampling
-    if sampling.temperature == 0 or sampling.top_k == 1:
-        return int(row.argmax())
-    return draw_index(row, sampling, uniform(draw.seed, position))
+def _choose(row: NDArray[np.float32], draw: Draw, position: int, numbers: CountedNumbers) -> int:
+    place = int(row.argmax())
+    top = _checked(row[place])
+    if draw.sampling.temperature != 0 and draw.sampling.top_k != 1:
+        kept = candidates(row, draw.sampling, top)
+        place = kept.place(pick(kept.weights, numbers.uniform(draw.seed, position)))
+    return place
+
+
+def _checked(top: np.float32) -> np.float32:
+    """The highest logit of a row; among broken ones it is not finite."""
+    if not math.isfinite(top):
+        raise ValueError(f"the highest logit is {top}")
+    return top
 
 
 def _without(allowed: NDArray[np.int64], banned: tuple[int, ...]) -> NDArray[np.int64]:
@@ -141,9 +159,3 @@ def _without(allowed: NDArray[np.int64], banned: tuple[int, ...]) -> NDArray[np.
         return allowed
     left = np.setdiff1d(allowed, banned, assume_unique=False)
     return left if len(left) else allowed
-
-
-def uniform(seed: int, position: int) -> float:
-    """The random number of a place in a text, in [0, 1): Philox keyed by seed, counted by position."""
-    generator = np.random.Generator(np.random.Philox(key=seed, counter=[0, position, 0, 0]))
-    return float(generator.random())

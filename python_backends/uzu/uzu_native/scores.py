@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -9,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from uzu_contract.logprobs import ScoredToken, TokenLogprobs
+from uzu_native.ranking import highest
 
 LEAST_LOGPROB = -9999.0
 """Stands for what JSON has no number for."""
-
-_SEGMENT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,30 +45,15 @@ def score(logits: NDArray[np.float32], tokens: Sequence[int], count: int) -> lis
 
 
 def _score_row(row: NDArray[np.float32], token: int, count: int) -> Scores:
-    highest = row.max()
-    log_total = float(np.log(np.exp(row - highest).sum(dtype=np.float64)))
+    peak = row.max()
+    log_total = math.log(np.exp(row - peak).sum())
 
-    def logprob(of: int) -> float:
-        value = float(row[of]) - float(highest) - log_total
-        return value if value > LEAST_LOGPROB else LEAST_LOGPROB
+    def entry(of: int, rank: int) -> tuple[int, float, int]:
+        value = float(row[of]) - float(peak) - log_total
+        return of, value if value > LEAST_LOGPROB else LEAST_LOGPROB, rank
 
-    top: list[tuple[int, float, int]] = []
-    for place, of in enumerate(_likeliest(row, count), 1):
-        is_tie = bool(top) and row[of] == row[top[-1][0]]
-        top.append((of, logprob(of), top[-1][2] if is_tie else place))
-    return Scores((token, logprob(token), int((row > row[token]).sum()) + 1), tuple(top))
-
-
-def _likeliest(row: NDArray[np.float32], count: int) -> list[int]:
-    """Ids of the highest logits in descending order; of equal ones the smaller id goes first."""
-    if count == 0:
-        return []
-    count = min(count, len(row))
-    # The highest of each segment are so many logits: no more than `count` segments hold one of the likeliest.
-    highest = np.maximum.reduceat(row, np.arange(0, len(row), _SEGMENT))
-    if len(highest) > count:
-        border = np.partition(highest, len(highest) - count)[len(highest) - count]
-    else:
-        border = row.min()
-    ids = np.flatnonzero(row >= border)
-    return [int(token) for token in ids[np.argsort(-row[ids], kind="stable")][:count]]
+    likeliest = highest(row, count)
+    # Of those in descending order, as many are likelier as come before the first equal one.
+    ranks = np.searchsorted(-row[likeliest], -row[likeliest], side="left") + 1
+    chosen = entry(token, int(np.count_nonzero(row > row[token])) + 1)
+    return Scores(chosen, tuple(map(entry, likeliest.tolist(), ranks.tolist())))

@@ -51,7 +51,7 @@ class Sequence:
         token_ids: known tokens.
         prompt_length: how many of them are the prompt.
         max_length: length at which generation ends.
-        seed: key of the sampling noise.
+        seed: what its choices by chance are keyed by.
         listener: who gets the output.
         text_stream: turns its tokens into text and finds stop strings.
         arrival_s: on the engine's clock, in seconds.

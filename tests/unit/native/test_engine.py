@@ -29,7 +29,8 @@ PENALIZED = {
     "repetition_penalty": 1.2,
     "logit_bias": ((3, 2.0), (9, -50.0)),
 }
-SAMPLINGS = ({}, SAMPLED, PENALIZED, SAMPLED | PENALIZED)
+TYPICAL = {"temperature": 1.4, "seed": 8, "typical_p": 0.7, "top_k": 40}
+SAMPLINGS = ({}, SAMPLED, PENALIZED, SAMPLED | PENALIZED, TYPICAL)
 
 
 def alone(token_ids, **changes):

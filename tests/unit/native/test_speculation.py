@@ -14,10 +14,11 @@ CHEAP = StepCosts(base_s=0.007, row_s=0.0006)
     [
         {},
         {"temperature": 0.9, "seed": 5},
+        {"temperature": 1.1, "seed": 5, "top_p": 0.9, "typical_p": 0.8},
         {"frequency_penalty": 1.5, "repetition_penalty": 1.3},
         {"temperature": 0.9, "seed": 5, "presence_penalty": 1.5, "logit_bias": ((3, 2.0),)},
     ],
-    ids=["greedy", "seeded", "penalized", "seeded and penalized"],
+    ids=["greedy", "seeded", "filtered", "penalized", "seeded and penalized"],
 )
 @pytest.mark.parametrize("blocks", [256, 20], ids=["much memory", "preempting"])
 def test_same_tokens_speculated_or_not(sampling, blocks):
