@@ -12,6 +12,7 @@ from uzu_contract.structured import StructuredOutputs, parse_structured_outputs
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 1024
+MAX_BAD_WORDS = 1024
 GREEDY_BELOW = 1e-4
 """Dividing by less leaves one candidate anyway, and float32 cannot hold the quotients."""
 MAX_LOGPROBS = 20
@@ -23,8 +24,8 @@ class SamplingParams:
     """How the next token is chosen and when a text ends.
 
     Logits go through `logit_bias` and `min_tokens`, then `repetition_penalty`, `frequency_penalty` and
-    `presence_penalty`, then `temperature`, then `top_k`, `top_p`, `min_p` and `typical_p`, each of which
-    takes what the one before it has left for the whole.
+    `presence_penalty`, then `bad_words`, then `temperature`, then `top_k`, `top_p`, `min_p` and `typical_p`,
+    each of which takes what the one before it has left for the whole.
 
     Args:
         max_tokens: tokens to generate at most; None is what fits the context.
@@ -44,6 +45,8 @@ class SamplingParams:
         repetition_penalty: logits of tokens in the prompt or generated before are divided by it where they
             are positive, and multiplied where they are negative.
         logit_bias: (token id, what is added to its logit), by ascending id.
+        bad_words: texts that must not be generated, nor after a space: where all tokens but the last of one
+            have been, the last is not chosen.
         logprobs: how many of the likeliest tokens to report at each place, beside the one that was chosen;
             None reports nothing.
         structured_outputs: the form that the text must have; only tokens that keep to it are chosen from.
@@ -65,6 +68,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: tuple[tuple[int, float], ...] = ()
+    bad_words: tuple[str, ...] = ()
     logprobs: int | None = None
     structured_outputs: StructuredOutputs | None = None
 
@@ -84,7 +88,6 @@ NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "best_of": (1, None),
     "top_logprobs": (0, None),
     "prompt_logprobs": (None,),
-    "bad_words": ([], None),
     "guided_decoding": (None,),
     "include_stop_str_in_output": (False, None),
     "skip_special_tokens": (True, None),
@@ -187,6 +190,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "frequency_penalty": lambda v: _number("frequency_penalty", v, -2, 2),
     "repetition_penalty": _repetition_penalty,
     "logit_bias": _logit_bias,
+    "bad_words": lambda v: _strings("bad_words", v, MAX_BAD_WORDS),
     "logprobs": lambda v: _integer("logprobs", v, 0, MAX_LOGPROBS),
     "structured_outputs": parse_structured_outputs,
 }

@@ -181,3 +181,32 @@ def test_different_seeds_differ(prepared_smollm2):
     jobs = [(PROMPTS[5], SamplingParams(max_tokens=24, seed=seed)) for seed in range(4)]
     with real_engine(prepared_smollm2) as engine:
         assert len({tuple(a.token_ids) for a in engine.run(*jobs)}) == 4
+
+
+def test_bad_words_are_not_written_speculated_or_not(prepared_smollm2):
+    answers: dict[str, list[list[int]]] = {}
+    words = ("alpha", "beta, beta", "return", "15", "\n\n")
+    for speculation in ("off", "ngram"):
+        with real_engine(prepared_smollm2, speculation=speculation) as engine:
+            free, kept = (
+                [
+                    (
+                        engine.prompts.encode(ChatPrompt(messages=({"role": "user", "content": text},))),
+                        SamplingParams(max_tokens=64, temperature=t, seed=3, bad_words=bad),
+                    )
+                    for text in COPYING
+                    for t in (0, 0.3)
+                ]
+                for bad in ((), words)
+            )
+            texts = ["".join(chunk.text for chunk in a.chunks) for a in engine.run(*free)]
+            assert all(any(word in text for text in texts) for word in words)
+            answers[speculation] = [a.token_ids for job in kept for a in engine.run(job)]
+            assert [a.token_ids for a in engine.run(*kept)] == answers[speculation]
+            assert (engine.engine.metrics.accepted_tokens > 20) == (speculation == "ngram")
+            for tokens in answers[speculation]:
+                for word in words:
+                    for text in (word, " " + word):
+                        ids = engine.prompts.encode_word(text)
+                        assert not any(tokens[i : i + len(ids)] == ids for i in range(len(tokens)))
+    assert answers["ngram"] == answers["off"]

@@ -71,6 +71,9 @@ class GenerationFields(BaseModel):
     logit_bias: dict[str, float] | None = Field(
         default=None, description="token ids, as strings, and what is added to their logits: -100 to 100"
     )
+    bad_words: list[str] | None = Field(
+        default=None, description="words that are not written, as tokens; up to 1024 of them"
+    )
     response_format: Annotated[Any, UncheckedObject] = Field(
         default=None,
         description="`type` is `text`, `json_object`, or `json_schema` with a `schema` to keep to",

@@ -86,6 +86,7 @@ def load_model(
         context_tokens=context,
         make_text_stream=lambda stop: Detokenizer(prompts.tokenizer, stop),
         token_bytes=TokenSpeller(prompts.tokenizer).token_bytes,
+        encode_word=prompts.encode_word,
         draw_seed=lambda: secrets.randbits(64),
         on_fault=on_fault,
         speculator=speculator,

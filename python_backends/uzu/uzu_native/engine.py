@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from uzu_contract.errors import ErrorCode, RequestError, invalid
 from uzu_contract.priority import PriorityClass
 from uzu_contract.request import GenerateRequest
+from uzu_native.bad_words import encode_words
 from uzu_native.block_pool import BlockPool
 from uzu_native.drawing import draw_step
 from uzu_native.errors import EngineStoppedError
@@ -85,6 +86,7 @@ class Engine:
         context_tokens: longest prompt plus output.
         make_text_stream: makes a request's text stream out of its stop strings.
         token_bytes: how a token is written, for log-probabilities.
+        encode_word: a text's tokens and nothing before them, for `bad_words`.
         draw_seed: the seed of a request that names none.
         clock: seconds, monotonic.
         on_fault: told of faults that are the engine's own, not a request's.
@@ -100,6 +102,7 @@ class Engine:
         context_tokens: int,
         make_text_stream: Callable[[tuple[str, ...]], TextStream],
         token_bytes: Callable[[int], bytes],
+        encode_word: Callable[[str], list[int]],
         draw_seed: Callable[[], int],
         clock: Callable[[], float] = monotonic,
         on_fault: Callable[[BaseException], None],
@@ -112,6 +115,7 @@ class Engine:
         self._end_token_ids = end_token_ids
         self._make_text_stream = make_text_stream
         self._token_bytes = token_bytes
+        self._encode_word = encode_word
         self._draw_seed = draw_seed
         self._clock = clock
         self._on_fault = on_fault
@@ -152,7 +156,7 @@ class Engine:
 
         Raises:
             RequestError: prompt, or prompt plus `max_tokens`, longer than the context or the KV pool; a bias
-                for a token that the model does not have.
+                for a token that the model does not have; a bad word without tokens.
             EngineStoppedError: after `stop`.
         """
         limit = min(self.context_tokens, self._executor.block_count * self._executor.block_size)
@@ -164,6 +168,7 @@ class Engine:
             last = self._executor.vocabulary_size - 1
             message = f"names token {sampling.logit_bias[-1][0]}; the model's last token is {last}"
             raise invalid("logit_bias", message)
+        bad_words = encode_words(sampling.bad_words, self._encode_word, self._executor.vocabulary_size)
         token_ids = list(prompt_ids)
         with self._submit_lock:
             if self._stopping:
@@ -181,7 +186,7 @@ class Engine:
                 arrival_s=now,
                 rank=(now + request.priority * self._options.priority_step_ms / 1000, self._ordinal),
                 deadline_s=None if request.deadline_ms is None else now + request.deadline_ms / 1000,
-                adjustment=LogitAdjustment.of(sampling, token_ids, len(token_ids)),
+                adjustment=LogitAdjustment.of(sampling, token_ids, len(token_ids), bad_words),
                 guide=guide,
             )
             self._mailbox.put(_Submitted(sequence))

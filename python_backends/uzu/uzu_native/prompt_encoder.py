@@ -10,7 +10,7 @@ from uzu_contract.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from uzu_native.chat_template import ChatTemplate
 from uzu_native.limits import prompt_too_long
 from uzu_native.model_folder import ModelFolder
-from uzu_native.tokenizer import Tokenizer
+from uzu_native.tokenizer import Piece, Tokenizer
 
 
 class PromptEncoder:
@@ -84,6 +84,15 @@ class PromptEncoder:
         if not token_ids:
             raise invalid(field, "must hold at least one token")
         return token_ids
+
+    def encode_word(self, word: str) -> list[int]:
+        """A word's tokens, nothing before them; reserved tokens may be written.
+
+        Raises:
+            RequestError: text that is not Unicode.
+
+        """
+        return self.tokenizer.encode_pieces([Piece(word, trusted=True)], "bad_words")
 
     def _checked(self, prompt: TokenPrompt) -> list[int]:
         for position, token_id in enumerate(prompt.token_ids):

@@ -88,8 +88,10 @@ def test_sampling_parameters_are_honoured() -> None:
         "stop_token_ids": [5],
         "ignore_eos": True,
         "min_tokens": 2,
+        "bad_words": ["oh"],
     }
-    expected = SamplingParams(**{**fields, "stop": ("x", "y"), "stop_token_ids": (5,)})
+    lists = {"stop": ("x", "y"), "stop_token_ids": (5,), "bad_words": ("oh",)}
+    expected = SamplingParams(**{**fields, **lists})
     assert sampling_of(completion(**fields)) == expected
     assert sampling_of(chat(**fields)) == expected
 
@@ -138,6 +140,8 @@ def test_stop_is_a_string_or_a_list(stop: Any) -> None:
         ({"stream": True, "stream_options": 1}, "stream_options"),
         ({"model": 1}, "model"),
         ({"cache_salt": "x" * 257}, "cache_salt"),
+        ({"bad_words": [""]}, "bad_words"),
+        ({"bad_words": [1]}, "bad_words[0]"),
         ({"n": 0}, "n"),
         ({"n": 129}, "n"),
         ({"logit_bias": {"1": 101}}, "logit_bias"),

@@ -132,6 +132,7 @@ def make_engine(
         context_tokens=context_tokens,
         make_text_stream=make_text_stream,
         token_bytes=lambda token: f"<{token}>".encode(),
+        encode_word=lambda word: [int(number) for number in word.split()],
         draw_seed=lambda: 7,
         clock=clock or ManualClock(),
         on_fault=raise_fault if faults is None else faults.append,

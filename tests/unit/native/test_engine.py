@@ -29,8 +29,9 @@ PENALIZED = {
     "repetition_penalty": 1.2,
     "logit_bias": ((3, 2.0), (9, -50.0)),
 }
+FORBIDDEN = {"bad_words": ("3", "11 12", *(f"{a} {b}" for a in range(20, 50) for b in range(0, 60, 2)))}
 TYPICAL = {"temperature": 1.4, "seed": 8, "typical_p": 0.7, "top_k": 40}
-SAMPLINGS = ({}, SAMPLED, PENALIZED, SAMPLED | PENALIZED, TYPICAL)
+SAMPLINGS = ({}, SAMPLED, PENALIZED, SAMPLED | PENALIZED | FORBIDDEN, FORBIDDEN, TYPICAL)
 
 
 def alone(token_ids, **changes):

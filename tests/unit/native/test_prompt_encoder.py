@@ -83,3 +83,14 @@ def test_what_must_be_too_long_is_refused_before_it_is_tokenized(tmp_path):
         with pytest.raises(RequestError, match="at least") as caught:
             model.check_size(prompt, 40)
         assert caught.value.code is ErrorCode.CONTEXT_LENGTH_EXCEEDED
+
+
+@pytest.mark.parametrize("make", [byte_level, llama_legacy])
+def test_a_word_has_no_tokens_before_it_and_may_be_a_reserved_token(make, tmp_path):
+    model = encoder(tmp_path, make())
+    assert model.encode_word(" the") == make().library.encode(" the", add_special_tokens=False).ids
+    special, token_id = next(iter(model.tokenizer.reserved_tokens.items()))
+    assert token_id in model.encode_word(special)
+    with pytest.raises(RequestError) as caught:
+        model.encode_word("\ud800")
+    assert caught.value.param == "bad_words"
