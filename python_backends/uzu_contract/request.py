@@ -103,6 +103,13 @@ class GenerateRequest:
             return 0
         return self.sampling.logprobs
 
+    @property
+    def prompt_logprob_count(self) -> int | None:
+        """Likewise for the prompt's tokens."""
+        if self.sampling.prompt_logprobs is None and "prompt_logprobs" in self.outputs:
+            return 0
+        return self.sampling.prompt_logprobs
+
 
 def decode_request(
     tensors: Tensors, parameters: Mapping[str, object], requested_outputs: Collection[str]
@@ -147,6 +154,8 @@ def decode_request(
     flagged = {output for flag, output in RETURN_FLAGS.items() if _flag(tensors, flag, False)}
     if sampling.logprobs is not None:
         flagged.add("logprobs")
+    if sampling.prompt_logprobs is not None:
+        flagged.add("prompt_logprobs")
     return GenerateRequest(
         prompt=prompt,
         sampling=sampling,

@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from uzu_contract.logprobs import TokenLogprobs, decode_logprobs, encode_logprobs
+from uzu_contract.logprobs import (
+    PromptLogprobs,
+    TokenLogprobs,
+    decode_logprobs,
+    decode_prompt_logprobs,
+    encode_logprobs,
+    encode_prompt_logprobs,
+)
 from uzu_contract.tensors import ALWAYS_SENT, OUTPUT_NAMES
 
 UNFINISHED = "None"
@@ -41,6 +48,7 @@ class GenerateChunk:
         num_input_tokens: tokens of the prompt.
         num_cached_tokens: of these, how many came from the prefix cache.
         logprobs: one for each of the tokens; None when nobody asked.
+        prompt_logprobs: in the first response, when they were asked for.
         perf_metrics: in the last response; the keys are those of `uzu_contract.metrics.PERF_METRICS`.
 
     """
@@ -53,6 +61,7 @@ class GenerateChunk:
     num_input_tokens: int = 0
     num_cached_tokens: int = 0
     logprobs: tuple[TokenLogprobs, ...] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
     perf_metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -91,6 +100,11 @@ def decode_chunk(arrays: Mapping[str, NDArray[Any]]) -> GenerateChunk:
         num_input_tokens=int(arrays["num_input_tokens"][0]) if "num_input_tokens" in arrays else 0,
         num_cached_tokens=int(arrays["num_cached_tokens"][0]) if "num_cached_tokens" in arrays else 0,
         logprobs=decode_logprobs(_read_text(arrays, "logprobs", "[]")) if "logprobs" in arrays else None,
+        prompt_logprobs=(
+            decode_prompt_logprobs(_read_text(arrays, "prompt_logprobs", ""))
+            if "prompt_logprobs" in arrays
+            else None
+        ),
         perf_metrics=json.loads(_read_text(arrays, "perf_metrics", "") or "{}"),
     )
 
@@ -109,6 +123,9 @@ def _encode(chunk: GenerateChunk, name: str) -> NDArray[Any] | None:
             return _bytes(chunk.stop_reason or "")
         case "logprobs":
             return None if chunk.logprobs is None else _bytes(encode_logprobs(chunk.logprobs))
+        case "prompt_logprobs":
+            prompt = chunk.prompt_logprobs
+            return None if prompt is None else _bytes(encode_prompt_logprobs(prompt))
         case "num_input_tokens":
             return np.array([chunk.num_input_tokens], np.uint32)
         case "num_output_tokens":

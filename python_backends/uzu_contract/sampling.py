@@ -49,6 +49,7 @@ class SamplingParams:
             have been, the last is not chosen.
         logprobs: how many of the likeliest tokens to report at each place, beside the one that was chosen;
             None reports nothing.
+        prompt_logprobs: likewise for the tokens of the prompt, each given those before it.
         structured_outputs: the form that the text must have; only tokens that keep to it are chosen from.
 
     """
@@ -70,6 +71,7 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     bad_words: tuple[str, ...] = ()
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     structured_outputs: StructuredOutputs | None = None
 
     def to_json_object(self) -> dict[str, Any]:
@@ -87,7 +89,6 @@ NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "n": (1, None),
     "best_of": (1, None),
     "top_logprobs": (0, None),
-    "prompt_logprobs": (None,),
     "guided_decoding": (None,),
     "include_stop_str_in_output": (False, None),
     "skip_special_tokens": (True, None),
@@ -192,6 +193,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "logit_bias": _logit_bias,
     "bad_words": lambda v: _strings("bad_words", v, MAX_BAD_WORDS),
     "logprobs": lambda v: _integer("logprobs", v, 0, MAX_LOGPROBS),
+    "prompt_logprobs": lambda v: _integer("prompt_logprobs", v, 0, MAX_LOGPROBS),
     "structured_outputs": parse_structured_outputs,
 }
 

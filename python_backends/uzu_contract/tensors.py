@@ -48,6 +48,12 @@ OUTPUTS = (
     TensorSpec("finish_reason", "BYTES", (1,), '"stop", "length", "abort", "error"; "None" until the end'),
     TensorSpec("stop_reason", "BYTES", (1,), "the stop string or token id that ended the text, else empty"),
     TensorSpec("logprobs", "BYTES", (1,), "JSON: log-probabilities of the tokens in this response"),
+    TensorSpec(
+        "prompt_logprobs",
+        "BYTES",
+        (1,),
+        "JSON, first response only: log-probabilities of the prompt's tokens",
+    ),
     TensorSpec("num_input_tokens", "UINT32", (1,), "tokens of the prompt"),
     TensorSpec("num_output_tokens", "UINT32", (1,), "tokens in this response (sum them for the total)"),
     TensorSpec("num_cached_tokens", "UINT32", (1,), "tokens of the prompt that came from the prefix cache"),

@@ -210,3 +210,39 @@ def test_bad_words_are_not_written_speculated_or_not(prepared_smollm2):
                         ids = engine.prompts.encode_word(text)
                         assert not any(tokens[i : i + len(ids)] == ids for i in range(len(tokens)))
     assert answers["ngram"] == answers["off"]
+
+
+def test_prompts_are_scored_alike_in_chunks_of_any_size_warm_and_among_neighbours(prepared_smollm2):
+    prompts = [random_prompt(length, length) for length in (1, 2, 33, 65, 300)]
+    jobs = [(prompt, SamplingParams(max_tokens=8, temperature=0, prompt_logprobs=2)) for prompt in prompts]
+    plain = [(prompt, replace(sampling, prompt_logprobs=None)) for prompt, sampling in jobs]
+    with real_engine(prepared_smollm2, prefix_cache=False, speculation="off") as engine:
+        alone = [engine.run(job)[0] for job in jobs]
+        assert [a.token_ids for a in alone] == [engine.run(job)[0].token_ids for job in plain]
+    reference = [answer.chunks[0].prompt_logprobs for answer in alone]
+    for prompt, told in zip(prompts, reference, strict=True):
+        assert told is not None
+        assert [told.first_id, *(place.chosen.token_id for place in told.rest)] == prompt
+    for options in ({}, {"max_step_tokens": 16}, {"split_lanes": False}):
+        with real_engine(prepared_smollm2, **options) as engine:
+            engine.run(*plain)
+            answers = engine.run(*jobs, *JOBS[:12])[: len(jobs)]
+        assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in alone]
+        assert [answer.chunks[0].prompt_logprobs for answer in answers] == reference
+
+
+def test_a_prompt_is_scored_about_as_it_was_generated(prepared_smollm2):
+    """Prefill and decoding round differently, so the numbers are near and not the same."""
+    with real_engine(prepared_smollm2) as engine:
+        prompt = engine.prompts.encode(ChatPrompt(messages=({"role": "user", "content": COPYING[2]},)))
+        (generated,) = engine.run((prompt, SamplingParams(max_tokens=48, temperature=0, logprobs=1)))
+        whole = prompt + generated.token_ids
+        (scored,) = engine.run((whole, SamplingParams(max_tokens=1, prompt_logprobs=1)))
+    told = scored.chunks[0].prompt_logprobs
+    assert told is not None
+    there = [place.chosen for chunk in generated.chunks for place in chunk.logprobs or ()]
+    here = [place.chosen for place in told.rest[len(prompt) - 1 :]]
+    assert [token.token_id for token in here] == [token.token_id for token in there]
+    differences = [abs(a.logprob - b.logprob) for a, b in zip(here, there, strict=True)]
+    assert sum(differences) / len(differences) < 0.1
+    assert max(differences) < 1

@@ -24,6 +24,9 @@ async def create_chat_completion(request: Request) -> Response:
     generations = chat_requests(body, traceparent=request.headers.get("traceparent"))
     model = record_of(request).model = await gateway.resolve_model(body.model)
     reply = ChatReply(
-        model, len(generations), choices_per_prompt=len(generations), include_usage=body.include_usage
+        model,
+        len(generations),
+        prompt_logprobs=body.prompt_logprobs,
+        include_usage=body.include_usage,
     )
     return await answer(request, model, generations, reply, wanted_form(body).blame)

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from uzu_gateway.api.answer import answer, describe_body
 from uzu_gateway.context import gateway_of, record_of
 from uzu_gateway.engine.codec import completion_plan
-from uzu_gateway.engine.replies import CompletionReply
+from uzu_gateway.engine.replies import CompletionReply, ShownLogprobs
 from uzu_gateway.engine.structured import wanted_form
 from uzu_gateway.schemas.completions import CompletionRequest
 from uzu_gateway.schemas.parse import read_body
@@ -31,6 +31,12 @@ async def create_completion(request: Request) -> Response:
         model,
         plan.echoes,
         choices_per_prompt=plan.choices_per_prompt,
+        kept_per_prompt=plan.kept_per_prompt,
+        shown=ShownLogprobs(
+            answer=body.logprobs is not None,
+            echoed=body.logprobs if body.echo else None,
+            prompt=body.prompt_logprobs,
+        ),
         include_usage=body.include_usage,
     )
     return await answer(request, model, plan.requests, reply, wanted_form(body).blame)

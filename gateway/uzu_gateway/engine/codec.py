@@ -30,12 +30,14 @@ class CompletionPlan:
         requests: one per choice, in their order: all choices of the first prompt first.
         echoes: for each, the text that goes before the answer.
         choices_per_prompt: how many choices share a prompt.
+        kept_per_prompt: how many of these, the likeliest, the client gets.
 
     """
 
     requests: tuple[GenerateRequest, ...]
     echoes: tuple[str, ...]
     choices_per_prompt: int = 1
+    kept_per_prompt: int = 1
 
 
 def completion_plan(
@@ -50,12 +52,20 @@ def completion_plan(
     stream = _stream(body)
     if len(body.prompt) > max_prompts:
         raise invalid("prompt", f"takes at most {max_prompts} prompts, not {len(body.prompt)}")
-    choices = choice_count(body)
+    kept = choice_count(body)
+    choices = candidate_count(body, kept)
     if choices > 1 and choices * len(body.prompt) > MAX_GENERATIONS:
-        raise invalid("n", f"times the prompts must be at most {MAX_GENERATIONS}")
+        blamed = "n" if choices == kept else "best_of"
+        raise invalid(blamed, f"times the prompts must be at most {MAX_GENERATIONS}")
     sampling = sampling_of(body)
+    outputs = _outputs(sampling)
+    if choices > kept:
+        outputs |= {"logprobs"}
     if body.echo and sampling.logprobs is not None:
-        raise unsupported("logprobs", "is not supported with echo: those of the prompt are not known")
+        # What is shown again of the prompt has its log-probabilities as well.
+        count = max(sampling.logprobs, sampling.prompt_logprobs or 0)
+        sampling = replace(sampling, prompt_logprobs=count)
+        outputs |= {"prompt_logprobs"}
     requests: list[GenerateRequest] = []
     echoes: list[str] = []
     for prompt in body.prompt:
@@ -68,13 +78,13 @@ def completion_plan(
             stream=stream,
             # The text of tokens is known to the backend alone.
             echo_prompt=bool(body.echo) and not is_text,
-            outputs=_outputs(sampling),
+            outputs=outputs,
             cache_salt=body.cache_salt or "",
             traceparent=_traceparent(traceparent),
         )
         requests += _fan_out(request, choices)
         echoes += [prompt.text if body.echo and isinstance(prompt, TextPrompt) else ""] * choices
-    return CompletionPlan(tuple(requests), tuple(echoes), choices)
+    return CompletionPlan(tuple(requests), tuple(echoes), choices, kept)
 
 
 def chat_requests(body: ChatRequest, *, traceparent: str | None = None) -> tuple[GenerateRequest, ...]:
@@ -84,31 +94,61 @@ def chat_requests(body: ChatRequest, *, traceparent: str | None = None) -> tuple
         RequestError: naming the field.
 
     """
-    return _fan_out(chat_request(body, traceparent=traceparent), choice_count(body))
+    count = choice_count(body)
+    if body.best_of not in (None, count):
+        raise unsupported("best_of", f"must be the same as n ({count}) or left out")
+    return _fan_out(chat_request(body, traceparent=traceparent), count)
 
 
 def choice_count(body: GenerationFields) -> int:
     """How many answers a body wants for each prompt.
 
     Raises:
-        RequestError: a number out of range, or `best_of` differs from `n`.
+        RequestError: a number out of range.
 
     """
     count = 1 if body.n is None else body.n
     if not 1 <= count <= MAX_CHOICES:
         raise invalid("n", f"must be between 1 and {MAX_CHOICES}, not {count}")
-    if body.best_of not in (None, count):
-        raise unsupported("best_of", f"must be the same as n ({count}) or left out")
     return count
 
 
+def candidate_count(body: CompletionRequest, kept: int) -> int:
+    """How many answers are made of which the likeliest `kept` are given.
+
+    Raises:
+        RequestError: a number out of range, or choosing in a stream, where what is sent cannot be taken back.
+
+    """
+    if body.best_of is None:
+        return kept
+    if not kept <= body.best_of <= MAX_CHOICES:
+        raise invalid("best_of", f"must be between n ({kept}) and {MAX_CHOICES}, not {body.best_of}")
+    if body.best_of > kept and body.stream:
+        raise unsupported("best_of", f"must be the same as n ({kept}) for streams")
+    return body.best_of
+
+
 def _fan_out(request: GenerateRequest, count: int) -> tuple[GenerateRequest, ...]:
-    """The request once for each choice; choice i has the seed plus i."""
+    """The request once for each choice; choice i has the seed plus i.
+
+    The first reports on the prompt for all, but not in streams, where another may come before it.
+    """
+    return tuple(_choice(request, i) for i in range(count))
+
+
+def _choice(request: GenerateRequest, index: int) -> GenerateRequest:
+    if index == 0:
+        return request
     seed = request.sampling.seed
-    if count == 1 or seed is None:
-        return (request,) * count
-    return tuple(
-        replace(request, sampling=replace(request.sampling, seed=(seed + i) % 2**64)) for i in range(count)
+    seed = None if seed is None else (seed + index) % 2**64
+    sampling = replace(request.sampling, seed=seed)
+    if request.stream:
+        return replace(request, sampling=sampling)
+    return replace(
+        request,
+        sampling=replace(sampling, prompt_logprobs=None),
+        outputs=request.outputs - {"prompt_logprobs"},
     )
 
 
@@ -142,6 +182,8 @@ def sampling_of(body: GenerationFields) -> SamplingParams:
         if body.top_logprobs and not body.logprobs:
             raise invalid("top_logprobs", "is allowed only with logprobs: true")
         raw["logprobs"] = body.top_logprobs or 0 if body.logprobs else None
+    if body.prompt_logprobs is not None and body.stream:
+        raise unsupported("prompt_logprobs", "is not supported for streams")
     form = wanted_form(body)
     raw["structured_outputs"] = form.raw
     renamed = body.max_completion_tokens is not None
@@ -160,7 +202,8 @@ def sampling_of(body: GenerationFields) -> SamplingParams:
 
 
 def _outputs(sampling: SamplingParams) -> frozenset[str]:
-    return OUTPUTS if sampling.logprobs is None else OUTPUTS | {"logprobs"}
+    asked = {name for name in ("logprobs", "prompt_logprobs") if getattr(sampling, name) is not None}
+    return OUTPUTS | asked
 
 
 def _stream(body: GenerationFields) -> bool:

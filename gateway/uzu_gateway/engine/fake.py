@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from itertools import cycle, islice
 
-from uzu_contract.logprobs import ScoredToken, TokenLogprobs
+from uzu_contract.logprobs import PromptLogprobs, ScoredToken, TokenLogprobs
 from uzu_contract.request import ChatPrompt, GenerateRequest, TextPrompt
 from uzu_contract.response import FinishReason, GenerateChunk
 from uzu_gateway.engine.port import EngineUnavailableError, ModelInfo, ModelNotFoundError
@@ -130,6 +130,7 @@ class FakeEngine:
                 stop_reason=stop,
                 num_input_tokens=len(prompt),
                 logprobs=_logprobs(piece, request.logprob_count),
+                prompt_logprobs=None if number else _prompt_logprobs(prompt, request.prompt_logprob_count),
             )
             if request.stream:
                 yield chunk
@@ -147,6 +148,7 @@ class FakeEngine:
                     if request.logprob_count is None
                     else tuple(place for chunk in whole for place in chunk.logprobs or ())
                 ),
+                prompt_logprobs=whole[0].prompt_logprobs,
             )
 
 
@@ -160,6 +162,14 @@ def _logprobs(piece: str, count: int | None) -> tuple[TokenLogprobs, ...] | None
         for rank, word in enumerate(words, 1)
     )
     return (TokenLogprobs(scored[0], scored[:count]),)
+
+
+def _prompt_logprobs(pieces: list[str], count: int | None) -> PromptLogprobs | None:
+    if count is None or not pieces:
+        return None
+    first, *others = pieces
+    places = tuple(place for piece in others for place in _logprobs(piece, count) or ())
+    return PromptLogprobs(token_id(first), first.encode("utf-8", "surrogatepass"), places)
 
 
 def token_id(piece: str) -> int:

@@ -8,11 +8,34 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from uzu_contract.logprobs import TokenLogprobs
+from uzu_contract.logprobs import PromptLogprobs, TokenLogprobs
 from uzu_contract.response import FinishReason, GenerateChunk
-from uzu_gateway.engine.logprobs import TextOffsets, chat_logprobs, completion_logprobs
+from uzu_gateway.engine.logprobs import (
+    TextOffsets,
+    chat_logprobs,
+    completion_logprobs,
+    echoed_logprobs,
+    mean_logprob,
+    prompt_logprobs,
+)
 
 JsonObject = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownLogprobs:
+    """Which log-probabilities a completion shows, of those that came.
+
+    Args:
+        answer: whether those of the answer.
+        echoed: how many of the likeliest tokens beside each of the echoed prompt; None shows none of it.
+        prompt: likewise in `prompt_logprobs`; None leaves that out.
+
+    """
+
+    answer: bool = True
+    echoed: int | None = None
+    prompt: int | None = None
 
 
 @dataclass(slots=True)
@@ -25,6 +48,7 @@ class Choice:
     cached_tokens: int = 0
     completion_tokens: int = 0
     logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
     offsets: TextOffsets = field(default_factory=TextOffsets)
 
     def add(self, chunk: GenerateChunk) -> None:
@@ -36,6 +60,7 @@ class Choice:
         self.completion_tokens += len(chunk.token_ids)
         if chunk.logprobs is not None:
             self.logprobs = [*(self.logprobs or ()), *chunk.logprobs]
+        self.prompt_logprobs = chunk.prompt_logprobs or self.prompt_logprobs
 
     @property
     def text(self) -> str:
@@ -96,17 +121,13 @@ class Reply:
 
     def body(self) -> JsonObject:
         """The whole answer."""
-        return {
-            **self._head(self.body_object),
-            "choices": [self._choice(index, choice) for index, choice in enumerate(self.choices)],
-            "usage": self._usage(),
-        }
+        return {**self._head(self.body_object), "choices": self._choices(), "usage": self._usage()}
+
+    def _choices(self) -> list[JsonObject]:
+        raise NotImplementedError
 
     def _usage(self) -> JsonObject:
         return usage(self.choices, self._choices_per_prompt)
-
-    def _choice(self, index: int, choice: Choice) -> JsonObject:
-        raise NotImplementedError
 
     def _head(self, kind: str) -> JsonObject:
         return {
@@ -131,6 +152,9 @@ class CompletionReply(Reply):
         model: its name.
         echoes: for each choice, the text that goes before the answer.
         choices_per_prompt: how many consecutive choices share a prompt.
+        kept_per_prompt: how many of these, the likeliest by the mean log-probability of their tokens, are
+            given, the likeliest first; None gives all, in their order.
+        shown: which log-probabilities are.
         include_usage: end a stream with the token counts.
 
     """
@@ -144,33 +168,96 @@ class CompletionReply(Reply):
         echoes: Sequence[str],
         *,
         choices_per_prompt: int = 1,
+        kept_per_prompt: int | None = None,
+        shown: ShownLogprobs | None = None,
         include_usage: bool = False,
     ) -> None:
         super().__init__(
             model, len(echoes), choices_per_prompt=choices_per_prompt, include_usage=include_usage
         )
         self._echoes = echoes
+        self._kept_per_prompt = kept_per_prompt or choices_per_prompt
+        self._shown = shown or ShownLogprobs()
 
     def stream(self, index: int, chunk: GenerateChunk) -> Iterator[JsonObject]:
         """See `Reply.stream`."""
         choice = self.choices[index]
         text = chunk.text if choice.texts else self._echoes[index] + chunk.text
+        is_first = not choice.texts
         choice.add(chunk)
         if text or chunk.finish_reason or chunk.logprobs:
-            logprobs = _completion_logprobs(choice, chunk.logprobs)
+            logprobs = self._logprobs(index, chunk.logprobs, text if is_first else None)
             yield self._chunk(_text_choice(index, text, logprobs, chunk.finish_reason))
 
-    def _choice(self, index: int, choice: Choice) -> JsonObject:
-        logprobs = _completion_logprobs(choice, choice.logprobs)
-        return _text_choice(index, self._echoes[index] + choice.text, logprobs, choice.finish_reason)
+    def _choices(self) -> list[JsonObject]:
+        made = []
+        for first in range(0, len(self.choices), self._choices_per_prompt):
+            indices = list(range(first, first + self._choices_per_prompt))
+            if self._kept_per_prompt < self._choices_per_prompt:
+                indices.sort(key=lambda i: -mean_logprob(self.choices[i].logprobs or ()))
+            made += indices[: self._kept_per_prompt]
+        return [self._whole(place, index) for place, index in enumerate(made)]
+
+    def _whole(self, place: int, index: int) -> JsonObject:
+        """A choice, and its place among those that are given."""
+        choice = self.choices[index]
+        text = self._echoes[index] + choice.text
+        logprobs = self._logprobs(index, choice.logprobs, text)
+        made = _text_choice(place, text, logprobs, choice.finish_reason)
+        prompt = self._prompt_logprobs(index)
+        if self._shown.prompt is not None and prompt is not None:
+            made["prompt_logprobs"] = prompt_logprobs(prompt, self._shown.prompt)
+        return made
+
+    def _prompt_logprobs(self, index: int) -> PromptLogprobs | None:
+        """Those of the prompt, which the choice has itself or the first of those that share it."""
+        first = self.choices[index - index % self._choices_per_prompt]
+        return self.choices[index].prompt_logprobs or first.prompt_logprobs
+
+    def _logprobs(
+        self, index: int, places: Sequence[TokenLogprobs] | None, beginning: str | None
+    ) -> JsonObject | None:
+        """What a choice shows of these tokens; `beginning` is its text so far if they are the first."""
+        if places is None or not self._shown.answer:
+            return None
+        offsets = self.choices[index].offsets
+        prompt = self._prompt_logprobs(index)
+        if beginning is None or self._shown.echoed is None or prompt is None:
+            return completion_logprobs(places, offsets)
+        echoed = echoed_logprobs(prompt, self._shown.echoed, beginning, offsets)
+        answered = completion_logprobs(places, offsets)
+        return {name: echoed[name] + answered[name] for name in echoed}
 
 
 class ChatReply(Reply):
-    """Answers `/v1/chat/completions`."""
+    """Answers `/v1/chat/completions`.
+
+    Args:
+        model: its name.
+        choices: how many there are, all of one prompt.
+        prompt_logprobs: how many of the likeliest tokens to show at each place of the prompt; None leaves
+            `prompt_logprobs` out.
+        include_usage: end a stream with the token counts.
+
+    """
 
     id_prefix = "chatcmpl"
     body_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
+
+    def __init__(
+        self, model: str, choices: int, *, prompt_logprobs: int | None = None, include_usage: bool = False
+    ) -> None:
+        super().__init__(model, choices, choices_per_prompt=choices, include_usage=include_usage)
+        self._shown_prompt_logprobs = prompt_logprobs
+
+    def body(self) -> JsonObject:
+        """See `Reply.body`."""
+        made = super().body()
+        prompt = self.choices[0].prompt_logprobs
+        if self._shown_prompt_logprobs is not None and prompt is not None:
+            made["prompt_logprobs"] = prompt_logprobs(prompt, self._shown_prompt_logprobs)
+        return made
 
     def stream(self, index: int, chunk: GenerateChunk) -> Iterator[JsonObject]:
         """See `Reply.stream`."""
@@ -185,6 +272,9 @@ class ChatReply(Reply):
         if chunk.finish_reason:
             yield self._chunk(_delta_choice(index, {}, logprobs, chunk.finish_reason))
 
+    def _choices(self) -> list[JsonObject]:
+        return [self._choice(index, choice) for index, choice in enumerate(self.choices)]
+
     def _choice(self, index: int, choice: Choice) -> JsonObject:
         return {
             "index": index,
@@ -192,10 +282,6 @@ class ChatReply(Reply):
             "logprobs": None if choice.logprobs is None else chat_logprobs(choice.logprobs),
             "finish_reason": choice.finish_reason,
         }
-
-
-def _completion_logprobs(choice: Choice, places: Sequence[TokenLogprobs] | None) -> JsonObject | None:
-    return None if places is None else completion_logprobs(places, choice.offsets)
 
 
 def _text_choice(

@@ -56,7 +56,11 @@ class GenerationFields(BaseModel):
     ignore_eos: bool | None = Field(default=None, description="go on past the model's end of text")
     min_tokens: int | None = Field(default=None, description="fewest tokens before a stop token counts")
     n: int | None = Field(default=None, description=f"answers to each prompt, up to {MAX_CHOICES}")
-    best_of: int | None = Field(default=None, description="the same as `n`, or left out")
+    best_of: int | None = Field(
+        default=None,
+        description="for completions: make so many answers to each prompt and give the `n` likeliest, not "
+        "with `stream`; for chats: the same as `n`, or left out",
+    )
     presence_penalty: float | None = Field(
         default=None, description="-2 to 2; taken from the logits of tokens that were generated before"
     )
@@ -73,6 +77,11 @@ class GenerationFields(BaseModel):
     )
     bad_words: list[str] | None = Field(
         default=None, description="words that are not written, as tokens; up to 1024 of them"
+    )
+    prompt_logprobs: int | None = Field(
+        default=None,
+        description="report the log-probability of each token of the prompt, and so many of the likeliest: "
+        "0 to 20; not with `stream`",
     )
     response_format: Annotated[Any, UncheckedObject] = Field(
         default=None,

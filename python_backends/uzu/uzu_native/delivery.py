@@ -50,6 +50,7 @@ def join_chunks(chunks: Sequence[GenerateChunk]) -> GenerateChunk:
             if last.logprobs is None
             else tuple(place for chunk in chunks for place in chunk.logprobs or ())
         ),
+        prompt_logprobs=chunks[0].prompt_logprobs,
     )
 
 

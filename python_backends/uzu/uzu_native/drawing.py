@@ -18,37 +18,64 @@ class Drawn:
 
     Args:
         entry: its part in the step.
-        tokens: its new tokens, at least one; or what went wrong with it.
+        tokens: its new tokens, at least one if the entry samples; or what went wrong with it.
         scores: their log-probabilities, where the request wants them.
+        prompt_scores: those of the prompt's tokens that come next, likewise.
     """
 
     entry: Entry
     tokens: list[int] | Exception
     scores: list[Scores]
+    prompt_scores: list[Scores]
 
 
 def draw_step(logits: NDArray[np.float32], step: ScheduledStep, end_token_ids: frozenset[int]) -> list[Drawn]:
-    """New tokens of the sequences whose last known token was computed, unless they have ended meanwhile.
+    """What the step brought the sequences that have logits in it, unless they have ended meanwhile.
+
+    Those whose last known token was computed get new tokens.
 
     Args:
         logits: [rows, vocabulary], in the order of the step's rows.
         step: what was computed.
         end_token_ids: tokens that end a text.
     """
-    entries = [entry for entry in step.entries if entry.samples]
-    if not entries:
-        return []
-    draws = [_draw(entry, end_token_ids, logits.shape[1]) for entry in entries]
+    parts = _parts(logits, step)
+    draws = [_draw(entry, end_token_ids, logits.shape[1]) for entry, _ in parts if entry.samples]
+    if any(entry.scored for entry, _ in parts):
+        ends = [rows[-1 - len(entry.draft) :] for entry, rows in parts if entry.samples]
+        logits = np.concatenate(ends) if ends else logits[:0]
+    chosen = iter(sample(logits, draws) if draws else ())
     drawn = []
-    row = 0
-    for entry, tokens in zip(entries, sample(logits, draws), strict=True):
-        rows = logits[row : row + 1 + len(entry.draft)]
-        row += len(rows)
+    for entry, rows in parts:
+        tokens = next(chosen) if entry.samples else []
         if not entry.sequence.finished:
             count = entry.sequence.request.logprob_count
-            scored = [] if count is None or isinstance(tokens, Exception) else score(rows, tokens, count)
-            drawn.append(Drawn(entry, tokens, scored))
+            scores: list[Scores] = []
+            if count is not None and not isinstance(tokens, Exception):
+                scores = score(rows[-1 - len(entry.draft) :], tokens, count)
+            drawn.append(Drawn(entry, tokens, scores, _score_prompt(rows, entry)))
     return drawn
+
+
+def _parts(logits: NDArray[np.float32], step: ScheduledStep) -> list[tuple[Entry, NDArray[np.float32]]]:
+    """The entries that have logits, with their rows."""
+    parts = []
+    end = 0
+    for entry in step.entries:
+        begin, end = end, end + entry.logit_rows
+        if end > begin:
+            parts.append((entry, logits[begin:end]))
+    return parts
+
+
+def _score_prompt(rows: NDArray[np.float32], entry: Entry) -> list[Scores]:
+    sequence = entry.sequence
+    count = sequence.request.prompt_logprob_count
+    if not entry.scored or count is None:
+        return []
+    known = max(0, len(sequence.prompt_places) + 1 - entry.scored.start)
+    tokens = [sequence.token_ids[position] for position in entry.scored[known:]]
+    return score(rows[known:], tokens, count)
 
 
 def _draw(entry: Entry, end_token_ids: frozenset[int], vocabulary: int) -> Draw:

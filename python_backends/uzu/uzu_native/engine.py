@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from uzu_contract.errors import ErrorCode, RequestError, invalid
+from uzu_contract.logprobs import PromptLogprobs
 from uzu_contract.priority import PriorityClass
 from uzu_contract.request import GenerateRequest
 from uzu_native.bad_words import encode_words
@@ -341,6 +342,9 @@ class Engine:
         sampled: list[_Sampled] = []
         for drawn in draw_step(logits, step, self._end_token_ids):
             sequence, tokens, guesses = drawn.entry.sequence, drawn.tokens, len(drawn.entry.draft)
+            sequence.prompt_places += [scores.spelled(self._token_bytes) for scores in drawn.prompt_scores]
+            if not drawn.entry.samples:
+                continue
             if isinstance(tokens, RequestError):
                 self._refuse(sequence, tokens.code, tokens.message, tokens.param)
                 continue
@@ -352,6 +356,10 @@ class Engine:
                 sequence.drafts.record(guesses, len(tokens) - 1)
                 self.metrics.drafted_tokens += guesses
                 self.metrics.accepted_tokens += len(tokens) - 1
+            if sequence.generated == 0 and sequence.request.prompt_logprob_count is not None:
+                first = sequence.token_ids[0]
+                places = tuple(sequence.prompt_places)
+                sequence.unsent_prompt = PromptLogprobs(first, self._token_bytes(first), places)
             sampled.append((sequence, tokens, drawn.scores))
         return sampled
 

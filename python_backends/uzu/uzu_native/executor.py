@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -29,7 +30,9 @@ class Executor(Protocol):
         """Begin a step of an idle lane. `on_done(lane)` is called once it is over, on any thread."""
 
     def finish(self, lane: Lane) -> NDArray[np.float32]:
-        """Logits of the step that is over, [rows that wanted them, vocabulary]; valid until the next start.
+        """Logits of the step that is over, [tokens after which they are wanted, vocabulary].
+
+        They are in the order of the rows and their tokens, and valid until the next start.
 
         Raises:
             ExecutionError: the step failed.
@@ -95,7 +98,7 @@ class FakeExecutor:
             for position, token in enumerate(row.token_ids, row.start):
                 block = row.block_table[position // self.block_size]
                 self._memory[block, position % self.block_size] = token
-        wanted = [self._row_logits(row) for row in plan.rows if row.wants_logits]
+        wanted = [self._row_logits(part) for row in plan.rows for part in _wanted_parts(row)]
         self._results[plan.lane] = np.array(wanted, np.float32).reshape(len(wanted), self.vocabulary_size)
         on_done(plan.lane)
 
@@ -124,3 +127,10 @@ class FakeExecutor:
             self._failing_restores -= 1
             raise ExecutionError("the fake model was told not to come back")
         self.released = False
+
+
+def _wanted_parts(row: Row) -> list[Row]:
+    """The row up to each token after which the logits are wanted."""
+    if row.wants_all_logits:
+        return [replace(row, token_ids=row.token_ids[: i + 1]) for i in range(len(row.token_ids))]
+    return [row] if row.wants_logits else []

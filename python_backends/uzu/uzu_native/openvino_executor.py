@@ -155,7 +155,9 @@ class OpenVinoExecutor:
             blocks += row.block_table
             block_begins.append(len(blocks))
             longest = max(longest, end)
-            if row.wants_logits:
+            if row.wants_all_logits:
+                wanted += range(len(token_ids) - len(row.token_ids), len(token_ids))
+            elif row.wants_logits:
                 wanted.append(len(token_ids) - 1)
         self._wanted[plan.lane] = len(wanted)
         return {

@@ -84,11 +84,13 @@ def _send(sequence: Sequence, ending: Ending | None) -> None:
         num_input_tokens=sequence.prompt_length,
         num_cached_tokens=sequence.cached_tokens,
         logprobs=None if sequence.request.logprob_count is None else tuple(sequence.unsent_logprobs),
+        prompt_logprobs=sequence.unsent_prompt,
         perf_metrics=_perf_metrics(sequence) if ending else {},
     )
     sequence.unsent_text.clear()
     sequence.unsent_tokens.clear()
     sequence.unsent_logprobs.clear()
+    sequence.unsent_prompt = None
     sequence.listener.on_chunk(chunk)
 
 

@@ -19,6 +19,9 @@ from uzu_native.sequence import Sequence
 from uzu_native.speculation import Candidate, Speculator
 from uzu_native.step import Lane, Row, StepPlan
 
+MAX_SCORED_TOKENS = 64
+"""Prompt tokens of a step that have logits of their own: they take as much memory as a vocabulary is long."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -29,12 +32,22 @@ class Entry:
         count: how many known tokens are computed.
         samples: whether they are the last known ones, so that the step's logits give the next token.
         draft: guesses that are computed after them, each with logits of its own.
+        scored: positions of the prompt's tokens whose log-probabilities are wanted. Then each token computed
+            has logits, and those after the first are of the first of these positions, and so on.
     """
 
     sequence: Sequence
     count: int
     samples: bool
     draft: tuple[int, ...] = ()
+    scored: range = range(0)
+
+    @property
+    def logit_rows(self) -> int:
+        """How many rows of the step's logits are its own."""
+        if self.scored:
+            return self.count
+        return 1 + len(self.draft) if self.samples else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +146,7 @@ class Scheduler:
     def _prefix_is_coming(self, sequence: Sequence) -> bool:
         """Whether a running sequence of no lower priority is computing the next block that this one needs."""
         next_block = sequence.block_hashes[len(sequence.hits) :][:1]
-        if not next_block or self.pool.match(next_block):
+        if sequence.needs_prompt_scores or not next_block or self.pool.match(next_block):
             return False
         return any(
             s.request.priority <= sequence.request.priority and next_block[0] in s.block_hashes[s.published :]
@@ -198,6 +211,8 @@ class Scheduler:
         self._running.append(sequence)
 
     def _usable_hits(self, sequence: Sequence) -> int:
+        if sequence.needs_prompt_scores:
+            return 0  # what is not computed has no logits
         hits = self.pool.match(sequence.block_hashes)
         rest = sequence.prompt_length - hits * self.pool.block_size
         needs_logits = sequence.generated == 0
@@ -222,15 +237,17 @@ class Scheduler:
                 if sequence.decodes and self._reserve(sequence, sequence.computed + 1):
                     entries.append(self._take(sequence, 1))
             entries = self._with_drafts(entries)
+        scorable = MAX_SCORED_TOKENS
         for sequence in free:
             if budget < 1:
                 break
             if sequence.in_flight or sequence.decodes or sequence not in self._running:
                 continue
-            count = self._chunk(sequence, budget)
+            count = self._chunk(sequence, min(budget, scorable) if sequence.needs_prompt_scores else budget)
             if count and self._reserve(sequence, sequence.computed + count):
                 entries.append(self._take(sequence, count))
                 budget -= count
+                scorable -= count if entries[-1].scored else 0
         if not entries:
             return None
         rows = tuple(row for entry in entries for row in self._rows(entry))
@@ -266,7 +283,11 @@ class Scheduler:
     @staticmethod
     def _take(sequence: Sequence, count: int) -> Entry:
         sequence.in_flight = True
-        return Entry(sequence, count, sequence.computed + count == len(sequence.token_ids))
+        start, end = sequence.computed, sequence.computed + count
+        # Of a prompt that is computed again after a preemption, the beginning has its scores.
+        scores = sequence.needs_prompt_scores and end > len(sequence.prompt_places)
+        scored = range(start + 1, min(end + 1, sequence.prompt_length)) if scores else range(0)
+        return Entry(sequence, count, end == len(sequence.token_ids), scored=scored)
 
     def _reserve(self, sequence: Sequence, tokens: int) -> bool:
         """Own blocks for so many tokens, taking them from lower ranks when there are none left."""
@@ -307,7 +328,7 @@ class Scheduler:
         tokens = [*sequence.token_ids[start : start + count], *entry.draft]
         blocks = sequence.blocks[: self.pool.blocks_for(start + len(tokens))]
         if start < sequence.prompt_length:
-            return [Row(tokens, start, blocks, entry.samples)]
+            return [Row(tokens, start, blocks, entry.samples, bool(entry.scored))]
         last = count - 1
         return [
             Row([token], start + i, blocks, entry.samples and i >= last) for i, token in enumerate(tokens)

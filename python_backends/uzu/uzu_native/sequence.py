@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from uzu_contract.errors import RequestError
-from uzu_contract.logprobs import TokenLogprobs
+from uzu_contract.logprobs import PromptLogprobs, TokenLogprobs
 from uzu_contract.request import GenerateRequest
 from uzu_contract.response import GenerateChunk
 from uzu_native.penalties import LogitAdjustment
@@ -83,6 +83,7 @@ class Sequence:
     adjustment: LogitAdjustment | None = None
     guide: Guide | None = None
     drafts: DraftHistory = field(default_factory=DraftHistory)
+    prompt_places: list[TokenLogprobs] = field(default_factory=list)
     steps: int = 0
     cached_tokens: int = 0
     preemptions: int = 0
@@ -92,12 +93,19 @@ class Sequence:
     last_token_s: float = 0.0
     unsent_tokens: list[int] = field(default_factory=list)
     unsent_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    unsent_prompt: PromptLogprobs | None = None
     unsent_text: list[str] = field(default_factory=list)
 
     @property
     def generated(self) -> int:
         """Tokens generated so far."""
         return len(self.token_ids) - self.prompt_length
+
+    @property
+    def needs_prompt_scores(self) -> bool:
+        """Whether it wants log-probabilities of its prompt, and some are missing."""
+        wanted = self.request.prompt_logprob_count is not None
+        return wanted and len(self.prompt_places) < self.prompt_length - 1
 
     @property
     def decodes(self) -> bool:

@@ -27,12 +27,14 @@ class Row:
             earlier rows of the same step).
         block_table: blocks of the sequence, at least up to the last token.
         wants_logits: whether the logits after the last token are needed.
+        wants_all_logits: whether those after each of the tokens are.
     """
 
     token_ids: list[int]
     start: int
     block_table: list[int]
     wants_logits: bool
+    wants_all_logits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from uzu_contract.errors import ErrorCode, RequestError
-from uzu_contract.logprobs import ScoredToken, TokenLogprobs
+from uzu_contract.logprobs import PromptLogprobs, ScoredToken, TokenLogprobs
 from uzu_contract.request import (
     MAX_DEADLINE_MS,
     ChatPrompt,
@@ -66,6 +66,7 @@ samplings = st.builds(
         lambda biases: tuple(sorted(biases.items()))
     ),
     logprobs=st.none() | st.integers(0, 20),
+    prompt_logprobs=st.none() | st.integers(0, 20),
 )
 scored_tokens = st.builds(
     ScoredToken, st.integers(0, 2**31), st.binary(max_size=9), st.floats(-9999, 0), st.integers(1, 99)
@@ -82,11 +83,12 @@ places = st.builds(TokenLogprobs, scored_tokens, st.lists(scored_tokens, max_siz
     st.text(max_size=9),
 )
 def test_requests_survive_the_wire(prompt, sampling, outputs, priority, deadline_ms, salt):
+    asked = [name for name in ("logprobs", "prompt_logprobs") if getattr(sampling, name) is not None]
     request = GenerateRequest(
         prompt=prompt,
         sampling=sampling,
         stream=True,
-        outputs=frozenset({"text_output", *outputs, *(() if sampling.logprobs is None else ["logprobs"])}),
+        outputs=frozenset({"text_output", *outputs, *asked}),
         priority=priority,
         deadline_ms=deadline_ms,
         cache_salt=salt,
@@ -103,8 +105,12 @@ def test_requests_survive_the_wire(prompt, sampling, outputs, priority, deadline
     st.none() | st.sampled_from(FinishReason),
     st.none() | st.text(min_size=1),
     st.none() | st.lists(places, max_size=3).map(tuple),
+    st.none()
+    | st.builds(
+        PromptLogprobs, st.integers(0, 2**31), st.binary(max_size=9), st.lists(places, max_size=3).map(tuple)
+    ),
 )
-def test_responses_survive_the_wire(text, token_ids, finish, stop, logprobs):
+def test_responses_survive_the_wire(text, token_ids, finish, stop, logprobs, prompt_logprobs):
     chunk = GenerateChunk(
         text=text,
         token_ids=token_ids,
@@ -113,6 +119,7 @@ def test_responses_survive_the_wire(text, token_ids, finish, stop, logprobs):
         num_input_tokens=7,
         num_cached_tokens=3,
         logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
         perf_metrics={"queue_ms": 1.5},
     )
     arrays = encode_chunk(chunk, OUTPUT_NAMES)
@@ -148,6 +155,20 @@ def test_logprobs_are_json_for_people_and_programs():
     best = {"token_id": 5, "token": "a", "bytes": [97], "logprob": -0.125, "rank": 1}
     chosen = {"token_id": 7, "token": "\ufffd", "bytes": [195], "logprob": -0.25, "rank": 2}
     assert json.loads(arrays["logprobs"][0]) == [{**chosen, "top": [best]}]
+
+
+def test_those_of_a_prompt_begin_with_a_token_that_has_none():
+    prompt = PromptLogprobs(5, b"a", (TokenLogprobs(ScoredToken(7, b"b", -0.25, 1)),))
+    arrays = encode_chunk(GenerateChunk(text="", prompt_logprobs=prompt), OUTPUT_NAMES)
+    first = {"token_id": 5, "token": "a", "bytes": [97], "logprob": None, "rank": None, "top": []}
+    second = {"token_id": 7, "token": "b", "bytes": [98], "logprob": -0.25, "rank": 1, "top": []}
+    assert json.loads(arrays["prompt_logprobs"][0]) == [first, second]
+    asked = strings('{"prompt_logprobs": 3}')
+    by_parameter = decode(text_input=strings("a"), sampling_parameters=asked, outputs=["text_output"])
+    by_flag = decode(text_input=strings("a"), return_prompt_logprobs=np.array([True]))
+    assert [r.prompt_logprob_count for r in (by_parameter, by_flag)] == [3, 0]
+    assert all("prompt_logprobs" in r.outputs for r in (by_parameter, by_flag))
+    assert decode(text_input=strings("a")).prompt_logprob_count is None
 
 
 def test_text_prompts_echo_unless_told_or_streaming():
@@ -256,6 +277,8 @@ def test_text_parts_are_joined():
         ({"n": 2}, "n"),
         ({"logprobs": 21}, "logprobs"),
         ({"logprobs": True}, "logprobs"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"),
         ({"presence_penalty": 2.5}, "presence_penalty"),
         ({"frequency_penalty": -2.5}, "frequency_penalty"),
         ({"repetition_penalty": 0}, "repetition_penalty"),

@@ -299,9 +299,19 @@ def test_logprobs(count: int | None) -> None:
     [
         (lambda: completion_plan(completion(logprobs=21), max_prompts=1), "invalid_parameter", "logprobs"),
         (
-            lambda: completion_plan(completion(logprobs=1, echo=True), max_prompts=1),
+            lambda: completion_plan(completion(prompt_logprobs=1, stream=True), max_prompts=1),
             "unsupported_parameter",
-            "logprobs",
+            "prompt_logprobs",
+        ),
+        (
+            lambda: completion_plan(completion(prompt_logprobs=-1, logprobs=3, echo=True), max_prompts=1),
+            "invalid_parameter",
+            "prompt_logprobs",
+        ),
+        (
+            lambda: chat_requests(chat(prompt_logprobs=0, stream=True)),
+            "unsupported_parameter",
+            "prompt_logprobs",
         ),
         (lambda: completion(top_logprobs=1), "unsupported_parameter", "top_logprobs"),
         (lambda: chat_request(chat(top_logprobs=1)), "invalid_parameter", "top_logprobs"),
@@ -323,6 +333,31 @@ def test_choices_are_bounded() -> None:
         with pytest.raises(RequestError) as raised:
             chat_requests(chat(**fields))
         assert (raised.value.code, raised.value.param) == (ErrorCode.UNSUPPORTED_PARAMETER, "best_of")
+    for fields, code in (
+        ({"n": 3, "best_of": 2}, ErrorCode.INVALID_PARAMETER),
+        ({"best_of": 129}, ErrorCode.INVALID_PARAMETER),
+        ({"best_of": 0}, ErrorCode.INVALID_PARAMETER),
+        ({"prompt": ["a"] * 9, "best_of": 128}, ErrorCode.INVALID_PARAMETER),
+        ({"best_of": 2, "stream": True}, ErrorCode.UNSUPPORTED_PARAMETER),
+    ):
+        with pytest.raises(RequestError) as raised:
+            completion_plan(completion(**fields), max_prompts=9)
+        assert (raised.value.code, raised.value.param) == (code, "best_of")
+    completion_plan(completion(n=2, best_of=2, stream=True), max_prompts=1)
+
+
+def test_candidates_are_scored_and_only_the_first_of_a_prompt_reports_on_it() -> None:
+    fields: dict[str, Any] = {"prompt": ["a", "b"], "n": 1, "best_of": 2, "echo": True, "logprobs": 3}
+    plan = completion_plan(completion(**fields, prompt_logprobs=1, seed=5), max_prompts=2)
+    assert (plan.choices_per_prompt, plan.kept_per_prompt) == (2, 1)
+    assert [request.sampling.seed for request in plan.requests] == [5, 6, 5, 6]
+    assert [request.sampling.prompt_logprobs for request in plan.requests] == [3, None, 3, None]
+    assert ["prompt_logprobs" in request.outputs for request in plan.requests] == [True, False] * 2
+    unasked = completion_plan(completion(best_of=2), max_prompts=1).requests
+    assert [(r.sampling.logprobs, r.logprob_count) for r in unasked] == [(None, 0)] * 2
+    streamed = completion_plan(completion(echo=True, logprobs=0, n=2, stream=True), max_prompts=1).requests
+    assert [request.prompt_logprob_count for request in streamed] == [0, 0]
+    assert [r.prompt_logprob_count for r in chat_requests(chat(prompt_logprobs=2, n=2))] == [2, None]
 
 
 def test_echo() -> None:

@@ -5,11 +5,11 @@ from typing import Any
 
 import httpx
 
-from uzu_contract.logprobs import ScoredToken, TokenLogprobs
+from uzu_contract.logprobs import PromptLogprobs, ScoredToken, TokenLogprobs
 from uzu_contract.request import ChatPrompt
 from uzu_contract.response import FinishReason, GenerateChunk
 from uzu_gateway.engine.fake import FakeBehaviour, FakeEngine
-from uzu_gateway.engine.logprobs import TextOffsets, chat_logprobs, completion_logprobs
+from uzu_gateway.engine.logprobs import TextOffsets, chat_logprobs, completion_logprobs, echoed_logprobs
 from uzu_gateway.engine.replies import ChatReply, CompletionReply
 
 URL = "/v1/chat/completions"
@@ -108,6 +108,30 @@ async def test_logprobs_of_a_chat(client: httpx.AsyncClient, events: Events) -> 
     assert streamed == content
     bare = (await client.post(URL, json={"messages": MESSAGES, "logprobs": True})).json()
     assert [p["top_logprobs"] for p in bare["choices"][0]["logprobs"]["content"]] == [[], [], []]
+
+
+async def test_logprobs_of_a_chats_prompt(client: httpx.AsyncClient) -> None:
+    content = [{"role": "user", "content": "one two"}]
+    answer = (await client.post(URL, json={"messages": content, "prompt_logprobs": 0, "n": 2})).json()
+    nothing, place = answer["prompt_logprobs"]
+    assert nothing is None
+    assert [entry["decoded_token"] for entry in place.values()] == [" two"]
+    assert len(answer["choices"]) == 2
+    assert "prompt_logprobs" not in (await client.post(URL, json={"messages": content})).json()
+
+
+def test_offsets_count_what_is_shown() -> None:
+    def offsets(tokens: list[bytes], text: str) -> list[int]:
+        prompt = PromptLogprobs(
+            0, tokens[0], tuple(TokenLogprobs(ScoredToken(1, t, -1.0, 1)) for t in tokens[1:])
+        )
+        places: list[int] = echoed_logprobs(prompt, 0, text, TextOffsets())["text_offset"]
+        return places
+
+    world = "世".encode()
+    assert offsets([b"<s>", b" Hello", b" you"], "Hello you") == [0, 0, 5]
+    assert offsets([b"a", world[:1], world[1:], b"b"], "a世b and more") == [0, 1, 1, 2]
+    assert offsets([b"x", b"<|end|>", b"y"], "xy") == [0, 1, 1]
 
 
 def test_tokens_that_are_no_characters() -> None:

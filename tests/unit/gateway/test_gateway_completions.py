@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
 from uzu_contract.errors import ErrorCode, RequestError
+from uzu_contract.logprobs import ScoredToken, TokenLogprobs
 from uzu_contract.request import GenerateRequest, TextPrompt, TokenPrompt
-from uzu_contract.response import FinishReason
-from uzu_gateway.engine.fake import FakeBehaviour, FakeEngine
+from uzu_contract.response import FinishReason, GenerateChunk
+from uzu_gateway.engine.fake import FakeBehaviour, FakeEngine, token_id
 from uzu_gateway.engine.port import EngineFaultError
 
 URL = "/v1/completions"
@@ -98,6 +100,84 @@ async def test_logprobs_of_a_completion(client: httpx.AsyncClient, events: Event
     assert streamed == logprobs
     only = (await client.post(URL, json={**body, "logprobs": 0})).json()["choices"][0]["logprobs"]
     assert only["top_logprobs"][1] == {" an": half}
+
+
+async def test_echo_has_the_logprobs_of_the_prompt(client: httpx.AsyncClient, events: Events) -> None:
+    body = {"prompt": "Gr\u00fc\u00dfe an alle", "logprobs": 1, "echo": True, "max_tokens": 2, "n": 2}
+    answer = (await client.post(URL, json=body)).json()
+    half = pytest.approx(math.log(0.5))
+    for choice in answer["choices"]:
+        assert choice["text"] == "Gr\u00fc\u00dfe an alleGr\u00fc\u00dfe an"
+        assert choice["logprobs"] == {
+            "tokens": ["Gr\u00fc\u00dfe", " an", " alle", "Gr\u00fc\u00dfe", " an"],
+            "token_logprobs": [None, half, half, half, half],
+            "top_logprobs": [None, *({word: half} for word in (" an", " alle", "Gr\u00fc\u00dfe", " an"))],
+            "text_offset": [0, 5, 8, 13, 18],
+        }
+        assert "prompt_logprobs" not in choice
+    streamed: list[dict[str, list[Any]]] = [{name: [] for name in choice["logprobs"]} for _ in range(2)]
+    for chunk in events((await client.post(URL, json={**body, "stream": True})).text)[:-1]:
+        for name, values in chunk["choices"][0]["logprobs"].items():
+            streamed[chunk["choices"][0]["index"]][name] += values
+    assert streamed == [choice["logprobs"] for choice in answer["choices"]]
+    tokens = (await client.post(URL, json={**body, "prompt": [7, 8], "n": 1})).json()["choices"][0]
+    assert tokens["logprobs"]["tokens"] == [" 7", " 8", " 7", " 8"]
+    assert tokens["logprobs"]["text_offset"] == [0, 2, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"), [({}, 2), ({"echo": True, "logprobs": 5}, 2), ({"n": 2, "best_of": 3}, 2)]
+)
+async def test_logprobs_of_prompts(client: httpx.AsyncClient, fields: dict[str, Any], shown: int) -> None:
+    body = {"prompt": ["a b", "c d"], "prompt_logprobs": shown, **fields}
+    choices = (await client.post(URL, json=body)).json()["choices"]
+    assert len(choices) == 2 * fields.get("n", 1)
+    for choice, word in zip(choices, sorted([" b", " d"] * fields.get("n", 1)), strict=True):
+        nothing, place = choice["prompt_logprobs"]
+        assert nothing is None
+        assert [entry["decoded_token"] for entry in place.values()] == [word, word + "'"]
+        assert place[str(token_id(word))] == {
+            "logprob": pytest.approx(math.log(0.5)),
+            "rank": 1,
+            "decoded_token": word,
+        }
+        assert (choice["logprobs"] is None) == ("logprobs" not in fields)
+
+
+class Unequal(FakeEngine):
+    """Answers whose likelihood is told by their seed: of three the second is the likeliest."""
+
+    async def generate(
+        self, model: str, request: GenerateRequest, request_id: str
+    ) -> AsyncGenerator[GenerateChunk, None]:
+        seed = request.sampling.seed or 0
+        async for chunk in super().generate(model, request, request_id):
+            count = 1 + seed % 3
+            chosen = ScoredToken(seed, b"x", (-3.0, -1.0, -2.0)[seed % 3], 1)
+            places = (TokenLogprobs(chosen),) * count
+            asked = request.logprob_count is not None
+            yield replace(
+                chunk, text=f"{seed}", token_ids=(seed,) * count, logprobs=places if asked else None
+            )
+
+
+async def test_the_best_by_mean_logprob(open_client: Any) -> None:
+    body = {"prompt": ["a", "b"], "n": 2, "best_of": 3, "seed": 0}
+    async with open_client(Unequal()) as client:
+        answer = (await client.post(URL, json=body)).json()
+        with_logprobs = (await client.post(URL, json={**body, "logprobs": 0})).json()
+        all_of_them = (await client.post(URL, json={**body, "n": 3})).json()
+    assert [(c["index"], c["text"], c["logprobs"]) for c in answer["choices"]] == [
+        (0, "1", None),
+        (1, "2", None),
+        (2, "1", None),
+        (3, "2", None),
+    ]
+    # All that were made are counted, as OpenAI does.
+    assert answer["usage"]["completion_tokens"] == 2 * (1 + 2 + 3)
+    assert answer["usage"]["prompt_tokens"] == 2
+    assert [c["logprobs"]["token_logprobs"] for c in with_logprobs["choices"]] == [[-1.0] * 2, [-2.0] * 3] * 2
+    assert [c["text"] for c in all_of_them["choices"]] == ["0", "1", "2"] * 2
 
 
 async def test_prompts_run_at_once(client: httpx.AsyncClient, engine: FakeEngine) -> None:

@@ -101,8 +101,8 @@ async def test_content_types(client: httpx.AsyncClient, assert_error: AssertErro
 async def test_unsupported_and_wrong_fields(
     client: httpx.AsyncClient, engine: FakeEngine, assert_error: AssertError, path: str
 ) -> None:
-    response = await client.post(path, json={**POSTS[path], "best_of": 2})
-    assert_error(response, 400, "unsupported_parameter", "best_of")
+    response = await client.post(path, json={**POSTS[path], "suffix": "end"})
+    assert_error(response, 400, "unsupported_parameter", "suffix")
     response = await client.post(path, json={**POSTS[path], "max_tokens": 0})
     assert_error(response, 400, "invalid_parameter", "max_tokens")
     response = await client.post(path, json={**POSTS[path], "stream": True, "max_tokens": 0})

@@ -120,7 +120,7 @@ def test_one_line_for_each_request_and_never_a_prompt(start: Callable[..., Proce
     url = gateway.url()
     body = {"prompt": "my secret words", "model": "fake"}
     httpx.post(f"{url}/v1/completions", json=body, headers={"x-request-id": "first"}).raise_for_status()
-    httpx.post(f"{url}/v1/completions", json={**body, "best_of": 2}, headers={"x-request-id": "second"})
+    httpx.post(f"{url}/v1/completions", json={**body, "suffix": "end"}, headers={"x-request-id": "second"})
     httpx.get(f"{url}/health/live?q=secret", headers={"x-request-id": "third"})
     gateway.process.terminate()
     gateway.end()

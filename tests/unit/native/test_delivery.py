@@ -1,8 +1,9 @@
 import threading
 import time
+from dataclasses import replace
 
 from uzu_contract.errors import ErrorCode, RequestError
-from uzu_contract.logprobs import ScoredToken, TokenLogprobs
+from uzu_contract.logprobs import PromptLogprobs, ScoredToken, TokenLogprobs
 from uzu_contract.response import FinishReason, GenerateChunk
 from uzu_native.delivery import Delivery, join_chunks
 
@@ -71,6 +72,10 @@ def test_logprobs_join_with_their_tokens():
     chunks = [GenerateChunk(text="x", token_ids=(i,), logprobs=(place,)) for i, place in enumerate(places)]
     assert join_chunks(chunks).logprobs == tuple(places)
     assert join_chunks([chunk("a"), chunk("b")]).logprobs is None
+    prompt = PromptLogprobs(5, b"p", tuple(places))
+    chunks[0] = replace(chunks[0], prompt_logprobs=prompt)
+    assert join_chunks(chunks).prompt_logprobs == prompt
+    assert join_chunks(chunks[1:]).prompt_logprobs is None
 
 
 def test_a_client_that_falls_behind_gets_joined_chunks():
