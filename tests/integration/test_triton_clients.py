@@ -139,6 +139,34 @@ def test_grpc_stream_sends_pieces_of_the_same_text(server, text):
     assert [r.as_numpy("finish_reason")[0] for r in responses[-2:]] == [b"None", b"length"]
 
 
+def test_the_prompts_logprobs_are_in_the_first_response_only(server):
+    for asked in ({"return_prompt_logprobs": True}, {}):
+        sampling = {"temperature": 0, "max_tokens": 8} | ({} if asked else {"prompt_logprobs": 2})
+        status, events = post(
+            server,
+            "generate_stream",
+            text_input=PROMPT,
+            stream=True,
+            sampling_parameters=json.dumps(sampling),
+            **asked,
+        )
+        assert status == 200
+        assert ["prompt_logprobs" in event for event in events] == [True, *[False] * (len(events) - 1)]
+        first, *rest = json.loads(events[0]["prompt_logprobs"])
+        assert "".join(place["token"] for place in (first, *rest)) == PROMPT
+        assert (first["logprob"], first["rank"]) == (None, None)
+        assert all(place["logprob"] < 0 and place["rank"] >= 1 for place in rest)
+        assert {len(place["top"]) for place in rest} == {0 if asked else 2}
+
+
+def test_bad_words_are_not_written(server, text):
+    word = text.split()[0]
+    sampling = json.dumps({"temperature": 0, "max_tokens": 8, "bad_words": [word]})
+    status, body = post(server, "generate", text_input=PROMPT, sampling_parameters=sampling)
+    assert status == 200
+    assert body["text_output"].removeprefix(PROMPT).split()[0] != word
+
+
 def test_http_infer_works_on_a_model_that_is_not_decoupled(start_triton, repository, text):
     server = start_triton(repository=repository, model="smollm2_whole")
     with triton_http.InferenceServerClient(server.http_address, concurrency=4) as client:
