@@ -52,7 +52,8 @@ def choose_files(model: HubModel, files: Sequence[RemoteFile]) -> list[RemoteFil
         raise UsageError(f"{model}: say which file, as {model.repository}:FILE{_list_ggufs(files)}")
     raise UsageError(
         f"{model}: the repository holds neither OpenVINO weights nor a .gguf file; convert it: "
-        + conversion_advice(model.repository)
+        + f"hf download {model.repository} --local-dir CHECKPOINT, "
+        + conversion_advice("CHECKPOINT")
     )
 
 
