@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import subprocess
 import time
+import urllib.parse
 import urllib.request
 
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 from prometheus_client.parser import text_string_to_metric_families
+from serving import answer
 
+from uzu.ports import free_ports
 from uzu_contract.metrics import METRICS
+from uzu_gateway.engine.triton import TritonEngine
 
 
 def series(triton):
@@ -84,3 +89,72 @@ def test_metrics_agree_with_what_was_served(triton):
         )
         # It wants histograms to be typed as such, which is style; what it cannot parse it calls an error.
         assert "error" not in checked.stderr.lower(), checked.stderr
+
+
+PROMETHEUS_CONFIG = """
+global:
+  scrape_interval: 1s
+scrape_configs:
+  - job_name: triton
+    static_configs:
+      - targets: ["{target}"]
+"""
+
+
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs a Prometheus (Debian: prometheus)")
+def test_a_real_prometheus_computes_quantiles_of_what_it_scrapes(triton, spawn, wait_until, tmp_path):
+    target = triton.metrics_url.removeprefix("http://").removesuffix("/metrics")
+    config = tmp_path / "prometheus.yml"
+    config.write_text(PROMETHEUS_CONFIG.format(target=target))
+    (port,) = free_ports(1)
+    with (tmp_path / "prometheus.log").open("wb") as log:
+        spawn(
+            [
+                "prometheus",
+                f"--config.file={config}",
+                f"--storage.tsdb.path={tmp_path / 'data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            stdout=log,
+            stderr=log,
+        )
+
+    def query(expression):
+        url = f"http://127.0.0.1:{port}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
+        try:
+            with urllib.request.urlopen(url, timeout=5) as response:
+                return [(r["metric"], float(r["value"][1])) for r in json.load(response)["data"]["result"]]
+        except OSError:
+            return []
+
+    def is_positive(expression):
+        (value,) = [value for _, value in query(expression)] or [float("nan")]
+        return value > 0
+
+    wait_until(lambda: is_positive("up"), 30, "the first scrape")
+    before = sum(value for _, value in query("uzu_generated_tokens_total"))
+
+    async def ask():
+        engine = TritonEngine(triton.grpc_address, request_timeout_s=120, models_ttl_s=1)
+        try:
+            await asyncio.gather(*(answer(engine, f"Count to {n}:", max_tokens=8) for n in range(4)))
+        finally:
+            await engine.close()
+
+    # Prometheus sees a rate between two scrapes, and the counters' beginning is not one.
+    asyncio.run(ask())
+    for name in ("queue", "time_to_first_token", "inter_token", "step"):
+        rate = f"sum by (le) (rate(uzu_{name}_seconds_bucket[1m]))"
+        wait_until(
+            lambda r=rate: is_positive(f"histogram_quantile(0.9, {r})"),
+            20,
+            f"a quantile of uzu_{name}_seconds",
+        )
+    wait_until(
+        lambda: [v for _, v in query("sum(uzu_generated_tokens_total)")] == [before + 32], 20, "the tokens"
+    )
+    mean = "sum(uzu_time_to_first_token_seconds_sum) / sum(uzu_time_to_first_token_seconds_count)"
+    ((_, seconds),) = query(mean)
+    assert 0 < seconds < 60
+    classes = {metric["class"] for metric, _ in query("sum by (class) (uzu_requests_waiting)")}
+    assert classes == {"interactive", "default", "batch"}
