@@ -17,6 +17,7 @@ from uzu.ports import check_port
 from uzu.rundir import RunDirectory
 from uzu.settings import Settings
 from uzu.store import RECORD, Store
+from uzu.triton import STUB
 
 SECOND_START_S = 30.0
 OFFLINE = {
@@ -47,6 +48,19 @@ def test_a_signal_ends_it_with_code_0(
     nothing_left(serve, wait_until)
     assert not run.exists()
     assert serve.log.index("stopping gateway") < serve.log.index("stopping triton")
+
+
+def test_instances_are_processes_that_answer(uzu_serve: ServeFactory, wait_until: WaitUntil) -> None:
+    serve = uzu_serve("--instances", "2", "--option", "kv_cache_tokens=4096")
+    serve.wait_ready()
+    assert sum(STUB in command.split()[0] for command in serve.processes().values()) == 2
+    body = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}
+    answers = [httpx.post(f"{serve.url}/v1/completions", json=body, timeout=60) for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200] * 4
+    assert len({answer.json()["choices"][0]["text"] for answer in answers}) == 1
+    os.kill(serve.process.pid, signal.SIGTERM)
+    assert serve.process.wait(timeout=STOP_TIMEOUT_S) == ExitCode.OK, serve.log
+    nothing_left(serve, wait_until)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
+import pytest
 from serving import answer, resident_bytes, series, stubs, tokens
 
+from uzu_contract.errors import ErrorCode, RequestError
 from uzu_gateway.engine.triton import TritonEngine
 
 PROMPT = "The ship left the harbour at dawn, and the captain, who had not slept for two nights, said that "
@@ -41,5 +44,12 @@ def test_memory_falls_and_the_answer_after_it_is_the_same(start_triton, wait_unt
     assert [a[-1].num_cached_tokens for a in answers] == [0, 0, 0]
     assert answers[1][-1].perf_metrics["queue_ms"] > 100, "it was loaded again for this answer"
     assert answers[1][-1].perf_metrics["queue_ms"] > 10 * answers[0][-1].perf_metrics["queue_ms"]
+    wait_until(asleep, 20, "sleep")
+    began = time.monotonic()
+    with pytest.raises(RequestError) as late:
+        asyncio.run(ask(deadline_ms=300))
+    assert late.value.code == ErrorCode.DEADLINE_EXCEEDED
+    # Loading must not keep Python's lock from those who look at the clock.
+    assert time.monotonic() - began < answers[1][-1].perf_metrics["queue_ms"] / 1000
     server.close()
     assert server.process.returncode == 0
