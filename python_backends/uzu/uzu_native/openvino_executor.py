@@ -66,7 +66,11 @@ class OpenVinoExecutor:
         }
         self.block_size = _block_size(self._caches)
         block_bytes = sum(int(np.prod(shape)) * kind.size for kind, shape in self._caches.values())
-        self.block_count = self._size(block_bytes, context_tokens, kv_cache_tokens, instances)
+        context_blocks = -(-context_tokens // self.block_size)
+        if kv_cache_tokens is None:
+            self.block_count = affordable_blocks(block_bytes, context_blocks, _available_memory(), instances)
+        else:
+            self.block_count = -(-kv_cache_tokens // self.block_size)
         self.kv_bytes = self.block_count * block_bytes
         self.vocabulary_size = int(whole.outputs[0].get_partial_shape()[-1].get_length())
         # One block more than the pool has, for rows that only fill a step up.
@@ -103,15 +107,6 @@ class OpenVinoExecutor:
                 for name, array in self._inputs(self._filled(StepPlan(lane, (row,)))).items():
                     request.set_tensor(name, ov.Tensor(array))
                 request.infer()
-
-    def _size(
-        self, block_bytes: int, context_tokens: int, kv_cache_tokens: int | None, instances: int
-    ) -> int:
-        context_blocks = -(-context_tokens // self.block_size)
-        if kv_cache_tokens is not None:
-            return -(-kv_cache_tokens // self.block_size)
-        affordable = int(_available_memory() * MEMORY_SHARE) // instances // block_bytes
-        return max(context_blocks, min(DEFAULT_CONTEXTS * context_blocks, affordable))
 
     def _check_memory(self) -> None:
         free = _available_memory()
@@ -198,6 +193,19 @@ class OpenVinoExecutor:
         except (ModelLoadError, RuntimeError, MemoryError) as error:
             self.release()
             raise ExecutionError(f"the model cannot be loaded again: {error}") from error
+
+
+def affordable_blocks(block_bytes: int, context_blocks: int, free_bytes: int, instances: int) -> int:
+    """Blocks of a pool whose size nobody named.
+
+    Args:
+        block_bytes: memory of a block.
+        context_blocks: blocks of the longest sequence; so many at least, and a few times that at most.
+        free_bytes: memory that is free now.
+        instances: how many such pools there will be.
+    """
+    affordable = int(free_bytes * MEMORY_SHARE) // instances // block_bytes
+    return max(context_blocks, min(DEFAULT_CONTEXTS * context_blocks, affordable))
 
 
 def _tail(port: Any) -> list[Any]:

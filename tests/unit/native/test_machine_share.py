@@ -4,6 +4,7 @@ import pytest
 
 from uzu_native.errors import OptionsError
 from uzu_native.machine_share import MachineShare, parse_cpu_set, show_cpu_set
+from uzu_native.openvino_executor import affordable_blocks
 from uzu_native.options import parse_options
 
 
@@ -80,3 +81,17 @@ def test_threads_are_the_cpus_by_the_instances_and_a_cpu_set_is_kept_to():
         assert os.sched_getaffinity(0) == {last}
     finally:
         os.sched_setaffinity(0, before)
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "instances", "blocks"),
+    [
+        (100_000, 1, 80),  # eight contexts
+        (25_000, 1, 50),  # a fifth of the memory
+        (25_000, 2, 25),
+        (100_000, 4, 50),
+        (25_000, 100, 10),  # one context
+    ],
+)
+def test_instances_share_out_the_memory_for_kv(free_bytes, instances, blocks):
+    assert affordable_blocks(100, 10, free_bytes, instances) == blocks
