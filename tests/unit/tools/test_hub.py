@@ -121,7 +121,10 @@ def test_a_wrong_checksum_is_refused(hub: Hub, store: Store, tmp_path: Path) -> 
     [
         (HubModel("nobody/nothing"), "knows no such public model, and there is no such folder here"),
         (HubModel("org/model", "v9"), "knows no revision 'v9'"),
-        (HubModel("org/model"), "hf download org/model --local-dir CHECKPOINT, uzu setup convert, then uzu convert"),
+        (
+            HubModel("org/model"),
+            "hf download org/model --local-dir CHECKPOINT, uzu setup convert, then uzu convert",
+        ),
     ],
 )
 def test_what_the_hub_does_not_have_is_said(hub: Hub, store: Store, model: HubModel, says: str) -> None:
