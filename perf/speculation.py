@@ -52,11 +52,13 @@ async def answer(
     return list(generations), time.perf_counter() - began
 
 
-async def run(questions: dict[str, list[str]], batch: int, max_tokens: int) -> dict[str, Task]:
+async def run(
+    questions: dict[str, list[str]], batch: int, max_tokens: int, options: dict[str, object]
+) -> dict[str, Task]:
     """Results by task."""
     folder, _ = prepared_model()
     plain = EngineTarget(folder, speculation="off", prefix_cache=False)
-    guessing = EngineTarget(folder, speculation="ngram", prefix_cache=False)
+    guessing = EngineTarget(folder, prefix_cache=False, **options)
     tasks: dict[str, Task] = {}
     total = sum(len(texts) for texts in questions.values())
     with tqdm(total=total, unit="prompt", disable=None) as bar:
@@ -83,7 +85,11 @@ async def run(questions: dict[str, list[str]], batch: int, max_tokens: int) -> d
 @click.option("--per-task", default=20, show_default=True, type=click.IntRange(1, 1000))
 @click.option("--batch", default=1, show_default=True, type=click.IntRange(1, 64))
 @click.option("--output-tokens", default=128, show_default=True, type=click.IntRange(1, 4000))
-def main(data: Path, per_task: int, batch: int, output_tokens: int) -> None:
+@click.option("--speculation", default="ngram", type=click.Choice(["ngram", "draft", "ngram+draft"]))
+@click.option("--draft-model", type=click.Path(exists=True, file_okay=False, resolve_path=True))
+def main(
+    data: Path, per_task: int, batch: int, output_tokens: int, speculation: str, draft_model: str | None
+) -> None:
     """Measure what speculation gains by kind of task."""
     where = environment("speculation.py")
     questions: dict[str, list[str]] = {}
@@ -92,8 +98,10 @@ def main(data: Path, per_task: int, batch: int, output_tokens: int) -> None:
         texts = questions.setdefault(question["task"], [])
         if len(texts) < per_task:
             texts.append(question["turns"][0])
-    tasks = asyncio.run(run(questions, batch, output_tokens))
-    click.echo(f"Greedy, batches of {batch}, up to {output_tokens} tokens out, {per_task} prompts a task.\n")
+    options: dict[str, object] = {"speculation": speculation, "draft_model": draft_model}
+    tasks = asyncio.run(run(questions, batch, output_tokens, options))
+    click.echo(f"{speculation}: greedy, up to {output_tokens} tokens out, batches of {batch},")
+    click.echo(f"{per_task} prompts a task.\n")
     click.echo("| task | speed-up, mean (lowest) | guesses accepted | tokens a step | answers that differ |")
     click.echo("|---|---|---|---|---|")
     for name, task in tasks.items():

@@ -56,8 +56,15 @@ RECOMPUTED_TOKENS = MetricSpec(
     "uzu_recomputed_tokens_total", "counter", "Tokens computed again after their blocks were taken away"
 )
 CACHED_TOKENS = MetricSpec("uzu_cached_tokens_total", "counter", "Prompt tokens taken from the prefix cache")
-DRAFTED_TOKENS = MetricSpec("uzu_drafted_tokens_total", "counter", "Tokens guessed and verified")
-ACCEPTED_TOKENS = MetricSpec("uzu_accepted_tokens_total", "counter", "Guesses that were right")
+DRAFTED_TOKENS = MetricSpec(
+    "uzu_drafted_tokens_total", "counter", "Tokens guessed and verified, by who guessed", ("kind",)
+)
+ACCEPTED_TOKENS = MetricSpec(
+    "uzu_accepted_tokens_total", "counter", "Guesses that were right, by who guessed", ("kind",)
+)
+DRAFT_FAILURES = MetricSpec(
+    "uzu_draft_failures_total", "counter", "Requests that went on without the draft model after it failed"
+)
 QUEUE_SECONDS = MetricSpec(
     "uzu_queue_seconds", "histogram", "From a request's arrival to its first KV blocks", buckets=_WAITS
 )
@@ -105,6 +112,7 @@ METRICS = (
     CACHED_TOKENS,
     DRAFTED_TOKENS,
     ACCEPTED_TOKENS,
+    DRAFT_FAILURES,
     REQUESTS_FINISHED,
     QUEUE_SECONDS,
     TIME_TO_FIRST_TOKEN_SECONDS,

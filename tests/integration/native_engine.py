@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +14,11 @@ from uzu_contract.request import GenerateRequest, TokenPrompt
 from uzu_contract.response import GenerateChunk
 from uzu_contract.sampling import SamplingParams
 from uzu_native.assembly import load_model
+from uzu_native.executor import Executor
 from uzu_native.options import parse_options
+from uzu_native.step_costs import StepCosts
+
+Measure = Callable[[Executor], StepCosts]
 
 
 class Answer:
@@ -45,10 +49,11 @@ class Answer:
 
 
 class RealEngine:
-    def __init__(self, folder_path: Path, **options: object) -> None:
+    def __init__(self, folder_path: Path, measure: Measure | None = None, **options: object) -> None:
         self.options = parse_options({"model": str(folder_path), **options})
         self.faults: list[BaseException] = []
-        loaded = load_model(self.options, folder_path, "smollm2", self.faults.append)
+        measured = {} if measure is None else {"measure": measure}
+        loaded = load_model(self.options, folder_path, "smollm2", self.faults.append, **measured)
         self.engine, self.prompts, self.guides = loaded.engine, loaded.prompts, loaded.guides
         self.engine.start()
 
@@ -62,9 +67,9 @@ class RealEngine:
 
 
 @contextmanager
-def real_engine(folder: Path, **options: object) -> Iterator[RealEngine]:
+def real_engine(folder: Path, measure: Measure | None = None, **options: object) -> Iterator[RealEngine]:
     """An engine that is stopped, and whose books are checked, at the end."""
-    running = RealEngine(folder, **options)
+    running = RealEngine(folder, measure, **options)
     try:
         yield running
     finally:

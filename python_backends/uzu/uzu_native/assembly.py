@@ -10,8 +10,10 @@ from time import monotonic
 
 from uzu_native.calibration import calibrate
 from uzu_native.detokenizer import Detokenizer, TokenSpeller
+from uzu_native.draft_assembly import load_draft_model
 from uzu_native.engine import Engine
 from uzu_native.errors import OptionsError
+from uzu_native.executor import Executor
 from uzu_native.guidance import GuideCompiler
 from uzu_native.model_folder import ModelFolder, ModelFolderError, load_model_folder, read_text
 from uzu_native.openvino_executor import OpenVinoExecutor
@@ -19,6 +21,7 @@ from uzu_native.openvino_graph import Precision
 from uzu_native.options import EngineOptions
 from uzu_native.prompt_encoder import PromptEncoder
 from uzu_native.speculation import Speculator
+from uzu_native.step_costs import StepCosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +41,17 @@ class LoadedModel:
     summary: str
 
 
+def _measure(executor: Executor) -> StepCosts:
+    return calibrate(executor, monotonic)
+
+
 def load_model(
     options: EngineOptions,
     base: Path,
     name: str,
     on_fault: Callable[[BaseException], None],
     instances: int = 1,
+    measure: Callable[[Executor], StepCosts] = _measure,
 ) -> LoadedModel:
     """Load what `options.model` names.
 
@@ -53,6 +61,7 @@ def load_model(
         name: the model's, for messages.
         on_fault: told of the engine's own faults.
         instances: of this model, which share the memory for KV caches.
+        measure: says what steps cost: of this model, and then of its draft model.
 
     Raises:
         ModelFolderError: nothing is there, or nothing that can be served.
@@ -77,8 +86,14 @@ def load_model(
     )
     prompts = PromptEncoder(folder)
     speculator = None
-    if options.speculation == "ngram":
-        speculator = Speculator(calibrate(executor, monotonic), options.speculation_tokens)
+    if options.speculation != "off":
+        costs = measure(executor)
+        draft_model = None
+        if options.drafts_by_model:
+            draft_path = base / str(options.draft_model)
+            draft_model = load_draft_model(options, draft_path, folder, executor, context, measure, on_fault)
+        most = options.speculation_tokens if options.drafts_by_ngram else 0
+        speculator = Speculator(costs, most, draft_model, options.draft_tokens)
     engine = Engine(
         executor,
         options,

@@ -1,8 +1,8 @@
 """Owner of the KV blocks: who uses which, and which hold a known prefix.
 
-A full block of a prompt is published under a hash that chains its tokens to all that precede them (as in
-vLLM's automatic prefix caching). A published block that nobody uses stays findable until its memory is
-needed; the least recently used goes first.
+A full block that later prompts may use is published under a hash that chains its tokens to all that precede
+them (as in vLLM's automatic prefix caching). A published block that nobody uses stays findable until its
+memory is needed; the least recently used goes first.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 
-def chain_hashes(token_ids: Sequence[int], block_size: int, salt: str) -> list[bytes]:
+def chain_hashes(
+    token_ids: Sequence[int], block_size: int, salt: str, previous: bytes | None = None
+) -> list[bytes]:
     """Hashes of all full blocks of `token_ids`.
 
     A block's hash covers the salt, every token before it and its own, so equal hashes mean equal prefixes.
+    `previous` is the hash of the block before the first, None at the beginning of a sequence.
     """
     hashes = []
-    previous = hashlib.blake2b(salt.encode(), digest_size=16).digest()
+    if previous is None:
+        previous = hashlib.blake2b(salt.encode(), digest_size=16).digest()
     for begin in range(0, len(token_ids) - block_size + 1, block_size):
         tokens = np.asarray(token_ids[begin : begin + block_size], np.int64).tobytes()
         previous = hashlib.blake2b(previous + tokens, digest_size=16).digest()
@@ -104,7 +108,7 @@ class BlockPool:
                     self._free.append(block)
 
     def publish(self, block: int, prefix_hash: bytes) -> None:
-        """Make an owned, full, prefill-made block findable. The first block with a hash keeps it."""
+        """Make an owned, full block findable. The first block with a hash keeps it."""
         if self._references[block] < 1:
             raise ValueError(f"block {block} is not owned")
         if prefix_hash not in self._block_of and block not in self._hash_of:

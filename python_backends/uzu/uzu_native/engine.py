@@ -121,6 +121,7 @@ class Engine:
         self._clock = clock
         self._on_fault = on_fault
         pool = BlockPool(executor.block_count, executor.block_size)
+        self._speculator = speculator
         self._scheduler = Scheduler(pool, options, speculator)
         self._mailbox: queue.SimpleQueue[_Mail] = queue.SimpleQueue()
         self._sleep = IdleSleep(
@@ -129,6 +130,7 @@ class Engine:
             clock,
             pool.forget,
             lambda error: self._mailbox.put(_Loaded(error)),
+            None if speculator is None else speculator.draft_model,
         )
         self._live: dict[int, Sequence] = {}
         self._deadlines: list[tuple[float, int]] = []
@@ -212,6 +214,8 @@ class Engine:
         else:
             self._run()
         self._executor.release()
+        if self._speculator is not None and self._speculator.draft_model is not None:
+            self._speculator.draft_model.release()
 
     def run_until_idle(self) -> None:
         """Work in the calling thread until nothing is left to do (for tests and benchmarks)."""
@@ -353,9 +357,9 @@ class Engine:
                 self._refuse(sequence, ErrorCode.ENGINE_FAILED, FAULT_MESSAGE)
                 continue
             if guesses:
-                sequence.drafts.record(guesses, len(tokens) - 1)
-                self.metrics.drafted_tokens += guesses
-                self.metrics.accepted_tokens += len(tokens) - 1
+                kind = sequence.drafts.record(guesses, len(tokens) - 1)
+                self.metrics.drafted_tokens[kind] += guesses
+                self.metrics.accepted_tokens[kind] += len(tokens) - 1
             if sequence.generated == 0 and sequence.request.prompt_logprob_count is not None:
                 first = sequence.token_ids[0]
                 places = tuple(sequence.prompt_places)
@@ -448,3 +452,5 @@ class Engine:
         metrics.kv_blocks_cached = scheduler.pool.cached
         metrics.preemptions = scheduler.preemptions
         metrics.recomputed_tokens = scheduler.recomputed_tokens
+        if self._speculator is not None:
+            metrics.draft_failures = self._speculator.draft_failures

@@ -61,6 +61,7 @@ class FakeExecutor:
         vocabulary_size: width of the logits.
         fail_on: a token id whose computation raises.
         failing_restores: how many calls of `restore` raise, before those that do not.
+        agreement: share of contexts after which its likeliest token is that of a model with 1.0.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class FakeExecutor:
         vocabulary_size: int = 64,
         fail_on: int | None = None,
         failing_restores: int = 0,
+        agreement: float = 1.0,
     ) -> None:
         self.block_count = block_count
         self.block_size = block_size
@@ -78,6 +80,7 @@ class FakeExecutor:
         self.released = False
         self._fail_on = fail_on
         self._failing_restores = failing_restores
+        self._agreement = agreement
         self._memory = np.full((block_count, block_size), -1, np.int64)
         self._results: dict[Lane, NDArray[np.float32] | None] = {}
 
@@ -107,7 +110,8 @@ class FakeExecutor:
         context = self._memory[row.block_table].reshape(-1)[:length]
         digest = hashlib.blake2b(context.tobytes(), digest_size=8).digest()
         noise = np.random.Generator(np.random.Philox(int.from_bytes(digest, "little")))
-        return noise.normal(0, 3, self.vocabulary_size).astype(np.float32)
+        logits = noise.normal(0, 3, self.vocabulary_size).astype(np.float32)
+        return logits if noise.random() < self._agreement else np.roll(logits, 1)
 
     def finish(self, lane: Lane) -> NDArray[np.float32]:
         """Logits of the lane's last step."""

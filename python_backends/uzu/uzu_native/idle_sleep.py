@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from enum import Enum, auto
+from typing import Protocol
 
 from uzu_native.executor import Executor
 
@@ -15,6 +16,16 @@ class _State(Enum):
     AWAKE = auto()
     ASLEEP = auto()
     WAKING = auto()
+
+
+class Loadable(Protocol):
+    """What can give its memory back and take it again."""
+
+    def release(self) -> None:
+        """Give the memory back."""
+
+    def restore(self) -> None:
+        """Undo `release`."""
 
 
 class IdleSleep:
@@ -29,6 +40,7 @@ class IdleSleep:
         clock: seconds, monotonic.
         on_asleep: told when the KV memory is lost.
         on_loaded: told by the loading thread that it is done, or why it failed; must pass that to `loaded`.
+        companion: what sleeps and wakes with the model; its `restore` does not raise.
     """
 
     def __init__(
@@ -38,12 +50,14 @@ class IdleSleep:
         clock: Callable[[], float],
         on_asleep: Callable[[], None],
         on_loaded: Callable[[Exception | None], None],
+        companion: Loadable | None = None,
     ) -> None:
         self._executor = executor
         self._after_s = after_s
         self._clock = clock
         self._on_asleep = on_asleep
         self._on_loaded = on_loaded
+        self._companion = companion
         self._state = _State.AWAKE
         self._idle_since_s: float | None = clock()
 
@@ -81,11 +95,15 @@ class IdleSleep:
             self._state = _State.ASLEEP
             self._on_asleep()
             self._executor.release()
+            if self._companion is not None:
+                self._companion.release()
         return self.is_awake
 
     def _load(self) -> None:
         try:
             self._executor.restore()
+            if self._companion is not None:
+                self._companion.restore()
         except Exception as error:  # whatever it is, somebody waits for the end
             self._on_loaded(error)
         else:

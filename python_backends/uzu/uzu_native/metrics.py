@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from uzu_contract import metrics as names
+from uzu_native.speculation import GuessKind
 
 
 class Histogram:
@@ -35,6 +36,10 @@ class Histogram:
         self.total += value * times
 
 
+def _by_kind() -> Counter[str]:
+    return Counter(dict.fromkeys(map(str, GuessKind), 0))
+
+
 @dataclass(slots=True)
 class EngineMetrics:
     """Totals since the start and gauges of this moment. Written by the engine's thread only."""
@@ -50,8 +55,9 @@ class EngineMetrics:
     generated_tokens: int = 0
     preemptions: int = 0
     recomputed_tokens: int = 0
-    drafted_tokens: int = 0
-    accepted_tokens: int = 0
+    drafted_tokens: Counter[str] = field(default_factory=_by_kind)
+    accepted_tokens: Counter[str] = field(default_factory=_by_kind)
+    draft_failures: int = 0
     requests_finished: Counter[str] = field(default_factory=Counter)
     queue_seconds: Histogram = field(default_factory=partial(Histogram, names.QUEUE_SECONDS.buckets))
     time_to_first_token_seconds: Histogram = field(

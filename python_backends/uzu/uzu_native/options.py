@@ -91,11 +91,22 @@ class EngineOptions:
     )
     speculation: str = _option(
         "ngram",
-        "ngram: guess tokens from the request's own text and verify them; off",
-        choices=("ngram", "off"),
+        "ngram: guess tokens from the request's own text and verify them; draft: let `draft_model` guess; "
+        "ngram+draft: whichever promises more; off",
+        choices=("ngram", "draft", "ngram+draft", "off"),
     )
     speculation_tokens: int = _option(
-        8, "longest guess, in tokens; how long a guess is follows from what it earns", 1, 64
+        16, "longest guess by n-gram, in tokens; how long a guess is follows from what it earns", 1, 64
+    )
+    draft_model: str | None = _option(
+        None,
+        "prepared folder of a smaller model with the same tokenizer; a relative path starts as `model`'s",
+    )
+    draft_tokens: int = _option(
+        5,
+        "longest guess of the draft model, in tokens; it guesses less, or nothing, where that is faster",
+        1,
+        64,
     )
     sleep_after_s: int | None = _option(
         None,
@@ -105,6 +116,11 @@ class EngineOptions:
         30 * 24 * 3600,
     )
     prefix_cache: bool = _option(True, "keep the KV blocks of prompts for later prompts that begin alike")
+    reuse_generated: bool = _option(
+        False,
+        "keep the KV blocks of answers too, for chats that go on: saves time, but a follow-up's numbers may "
+        "differ in the last bits from those computed afresh",
+    )
 
     @property
     def thread_count(self) -> int:
@@ -116,12 +132,23 @@ class EngineOptions:
         """Whether there are halves: one thread cannot be shared out."""
         return self.split_lanes and self.thread_count > 1
 
+    @property
+    def drafts_by_model(self) -> bool:
+        """Whether a draft model is wanted."""
+        return self.speculation in ("draft", "ngram+draft")
+
+    @property
+    def drafts_by_ngram(self) -> bool:
+        """Whether a request's own text is guessed from."""
+        return self.speculation in ("ngram", "ngram+draft")
+
 
 def parse_options(raw: Mapping[str, object]) -> EngineOptions:
     """Decode a JSON object strictly.
 
     Raises:
-        OptionsError: unknown key, missing `model`, wrong type, value out of range or no list of CPUs.
+        OptionsError: unknown key, missing `model`, wrong type, value out of range, no list of CPUs, or
+            options that do not go together.
     """
     known = {f.name: f for f in fields(EngineOptions)}
     for name in raw:
@@ -136,7 +163,12 @@ def parse_options(raw: Mapping[str, object]) -> EngineOptions:
         raise OptionsError("option 'kv_cache_precision' f32 needs inference_precision f32 as well")
     if isinstance(cpu_set := raw.get("cpu_set"), str):
         parse_cpu_set(cpu_set)
-    return EngineOptions(**dict(raw))  # type: ignore[arg-type]
+    options = EngineOptions(**dict(raw))  # type: ignore[arg-type]
+    if options.drafts_by_model and not options.draft_model:
+        raise OptionsError(f"option 'speculation' is {options.speculation!r}: name a 'draft_model'")
+    if options.reuse_generated and not options.prefix_cache:
+        raise OptionsError("option 'reuse_generated' needs 'prefix_cache'")
+    return options
 
 
 def load_options(path: Path) -> EngineOptions:

@@ -113,8 +113,7 @@ class Scheduler:
         """Queue a sequence by its rank; one that was preempted so gets its old place back."""
         if self._options.prefix_cache and not sequence.block_hashes:
             prompt = sequence.token_ids[: sequence.prompt_length]
-            salt = sequence.request.cache_salt
-            sequence.block_hashes = chain_hashes(prompt, self.pool.block_size, salt)
+            self._extend_hashes(sequence, prompt)
         bisect.insort(self._waiting, sequence, key=lambda s: s.rank)
 
     def remove(self, sequence: Sequence) -> None:
@@ -236,7 +235,7 @@ class Scheduler:
             for sequence in free:
                 if sequence.decodes and self._reserve(sequence, sequence.computed + 1):
                     entries.append(self._take(sequence, 1))
-            entries = self._with_drafts(entries)
+            entries = self._with_drafts(entries, lane)
         scorable = MAX_SCORED_TOKENS
         for sequence in free:
             if budget < 1:
@@ -253,15 +252,16 @@ class Scheduler:
         rows = tuple(row for entry in entries for row in self._rows(entry))
         return ScheduledStep(StepPlan(lane, rows), tuple(entries))
 
-    def _with_drafts(self, entries: list[Entry]) -> list[Entry]:
+    def _with_drafts(self, entries: list[Entry], lane: Lane) -> list[Entry]:
         """Add guesses to sequences that decode, as far as they are worth it and blocks are free."""
         if self._speculator is None or not entries:
             return entries
         drafts = self._speculator.draft(
             [
-                Candidate(s.token_ids, s.drafts, room=s.max_length - len(s.token_ids) - 1)
+                Candidate(s.token_ids, s.drafts, s.max_length - len(s.token_ids) - 1, s.generated)
                 for s in (entry.sequence for entry in entries)
-            ]
+            ],
+            alone=lane is Lane.ALL,
         )
         drafted = []
         for entry, draft in zip(entries, drafts, strict=True):
@@ -314,8 +314,7 @@ class Scheduler:
     def preempt(self, sequence: Sequence) -> None:
         """Take a running sequence's blocks away; it waits in its old place and is recomputed exactly."""
         self._running.remove(sequence)
-        self.pool.release(sequence.blocks)
-        sequence.blocks = []
+        self._release(sequence)
         sequence.lost_tokens = sequence.computed
         sequence.computed = 0
         sequence.published = 0
@@ -349,10 +348,19 @@ class Scheduler:
     def _publish(self, sequence: Sequence) -> None:
         if not self._options.prefix_cache:
             return
-        computed_prompt = min(sequence.computed, sequence.prompt_length)
-        for index in range(sequence.published, computed_prompt // self.pool.block_size):
+        length = len(sequence.token_ids) if self._options.reuse_generated else sequence.prompt_length
+        # More may be computed than is known: guesses that were right, after a token that ended the text.
+        full_blocks = min(sequence.computed, length) // self.pool.block_size
+        if full_blocks > len(sequence.block_hashes):
+            self._extend_hashes(sequence, sequence.token_ids[: full_blocks * self.pool.block_size])
+        for index in range(sequence.published, full_blocks):
             self.pool.publish(sequence.blocks[index], sequence.block_hashes[index])
             sequence.published = index + 1
+
+    def _extend_hashes(self, sequence: Sequence, token_ids: list[int]) -> None:
+        known, salt = sequence.block_hashes, sequence.request.cache_salt
+        rest = token_ids[len(known) * self.pool.block_size :]
+        known += chain_hashes(rest, self.pool.block_size, salt, known[-1] if known else None)
 
     def abandon(self, step: ScheduledStep) -> list[Sequence]:
         """End all sequences of a step that failed, and say which they are."""
@@ -366,9 +374,15 @@ class Scheduler:
         return failed
 
     def _leave(self, sequence: Sequence) -> None:
+        self._publish(sequence)
         self._running.remove(sequence)
+        self._release(sequence)
+
+    def _release(self, sequence: Sequence) -> None:
         self.pool.release(sequence.blocks)
         sequence.blocks = []
+        if self._speculator is not None:
+            self._speculator.forget(sequence.drafts)
 
     def check_integrity(self) -> None:
         """Compare sequences and pool.
@@ -377,6 +391,8 @@ class Scheduler:
             RuntimeError: anything that must never be, named.
         """
         self.pool.check_integrity(s.blocks for s in self._running)
+        if self._speculator is not None:
+            self._speculator.check_integrity(s.drafts for s in self._running)
         for sequence in self._waiting:
             if sequence.blocks or sequence.in_flight or sequence.finished:
                 raise RuntimeError(f"waiting sequence {sequence.ordinal} owns blocks, runs or is finished")

@@ -1,115 +1,94 @@
-"""Guesses the next tokens of a sequence from its own text, so that one step may yield several.
+"""Guesses the next tokens of a sequence, so that one step may yield several.
 
-A guess is what followed the last time the sequence's latest tokens occurred in its prompt or output (prompt
-lookup, as in A. Saxena's prompt-lookup-decoding). Guesses are verified by sampling from the model and
-accepting while the sample equals the guess, so they change the speed and never the tokens.
+Guesses come from the sequence's own text (`ngrams.py`) or from a smaller model (`draft_model.py`). They are
+verified by sampling from the model and accepting while the sample equals the guess, so they change the speed
+and never the tokens.
 
-Whether a guess is worth a row is arithmetic: a row more costs a known share of its step, and earns its
-chance of being accepted. With few rows in a step a row costs next to nothing; in a full one it costs a step's
-share, and guessing ends by itself.
+Whether a guess is worth it is arithmetic: it costs a row of the step, and the draft model's time if it made
+it; it earns its chance of being accepted. It is made if that yields more tokens a second than the step does
+without it. In a full step a row costs what a token earns, and guessing ends by itself.
 """
 
 from __future__ import annotations
 
 import heapq
-import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
-LONGEST_MATCH = 4
-SHORTEST_MATCH = 2
-DEAREST_ROW = 0.25
-"""Highest cost of a row that is believed, as a share of a step with one row."""
+from uzu_native.draft_model import DraftContext, DraftModel, DraftRequest
+from uzu_native.ngrams import NO_MATCH, Match, NgramIndex
+from uzu_native.step_costs import StepCosts
 
 PROBE_COST = 0.5
-"""Highest share of a token that a probe may cost."""
-
-INDEX_STRIDE = 512
-"""Tokens indexed at one time: a long prompt must not hold up the loop."""
+"""Highest share of a token's time that a probe may cost."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepCosts:
-    """Duration of a step with n one-token rows: `base_s + n * row_s`, in seconds."""
+class GuessKind(StrEnum):
+    """Who guessed."""
 
-    base_s: float
-    row_s: float
+    NGRAM = "ngram"
+    DRAFT = "draft"
 
-    def marginal_share(self, rows: int) -> float:
-        """What one more row costs, as a share of the step, times `rows`.
 
-        A step of `rows` rows yields about as many tokens, so this is the chance of acceptance from which one
-        more row raises the tokens per second.
-        """
-        return rows * self.row_s / (self.base_s + rows * self.row_s)
+@dataclass(slots=True)
+class Record:
+    """How many guesses were accepted and refused, older ones counting less and less."""
 
-    @classmethod
-    def fitted(cls, samples: Sequence[tuple[int, float]]) -> StepCosts:
-        """The least-squares line through (rows, seconds), which never falls and never rises too steeply.
+    accepted: float
+    rejected: float
 
-        A step reads all weights whatever its rows, so a row costs little beside it. A steeper line was
-        measured on a busy machine.
-        """
-        mean_rows = statistics.fmean(rows for rows, _ in samples)
-        mean_s = statistics.fmean(seconds for _, seconds in samples)
-        spread = sum((rows - mean_rows) ** 2 for rows, _ in samples)
-        slope = sum((rows - mean_rows) * (s - mean_s) for rows, s in samples) / spread if spread else 0.0
-        fewest_rows, fewest_s = min(samples)
-        slope = min(max(slope, 0.0), DEAREST_ROW * fewest_s / fewest_rows, mean_s / mean_rows)
-        return cls(mean_s - slope * mean_rows, slope)
+    @property
+    def chance(self) -> float:
+        """Estimated chance that a guess is accepted, given that those before it were."""
+        return self.accepted / (self.accepted + self.rejected)
+
+    def add(self, drafted: int, accepted: int, decay: float = 0.85) -> None:
+        """Learn from a step that verified `drafted` guesses and accepted the first `accepted`."""
+        self.accepted = self.accepted * decay + accepted
+        self.rejected = self.rejected * decay + (1 if accepted < drafted else 0)
+
+
+def _match_records() -> dict[int, Record]:
+    """A record for each length of match from which it counts; where they begin was tuned on Spec-Bench."""
+    return {8: Record(5, 1), 4: Record(2, 1), 3: Record(1, 1), 2: Record(1, 1.5), 1: Record(1, 3)}
 
 
 @dataclass(slots=True)
 class DraftHistory:
-    """What one sequence's guesses were worth, and where its n-grams ended last.
+    """What one sequence's guesses were worth, and what is kept to make the next.
 
     Args:
-        accepted: guesses accepted, older ones counting less and less.
-        rejected: guesses refused, likewise.
+        matches: records of guesses from its text, by length of the match, longest first.
+        model: record of the draft model's guesses.
+        context: what the draft model has computed of it.
         idle_steps: steps since it guessed last.
+        pending: whose guess is being verified, and the record that learns from it.
     """
 
-    accepted: float = 1.0
-    rejected: float = 1.0
+    matches: dict[int, Record] = field(default_factory=_match_records)
+    model: Record = field(default_factory=lambda: Record(1, 1))
+    context: DraftContext = field(default_factory=DraftContext)
+    index: NgramIndex = field(default_factory=NgramIndex)
     idle_steps: int = 0
+    pending: tuple[GuessKind, Record] | None = None
     drafted_total: int = 0
     accepted_total: int = 0
-    _indexed: int = 0
-    _ends: dict[tuple[int, ...], tuple[int, int]] = field(default_factory=dict)
 
-    @property
-    def acceptance(self) -> float:
-        """Estimated chance that a guess is accepted, given that those before it were."""
-        return self.accepted / (self.accepted + self.rejected)
-
-    def record(self, drafted: int, accepted: int, decay: float = 0.8) -> None:
-        """Learn from a step that verified `drafted` guesses and accepted the first `accepted`."""
-        self.accepted = self.accepted * decay + accepted
-        self.rejected = self.rejected * decay + (1 if accepted < drafted else 0)
+    def record(self, drafted: int, accepted: int) -> GuessKind:
+        """Learn from a step that verified `drafted` guesses, accepted the first `accepted`; says whose."""
         self.drafted_total += drafted
         self.accepted_total += accepted
+        if self.pending is None:
+            return GuessKind.NGRAM
+        kind, record = self.pending
+        record.add(drafted, accepted)
+        self.pending = None
+        return kind
 
-    def guess(self, token_ids: Sequence[int], most: int) -> list[int]:
-        """Up to `most` tokens that followed the longest recent n-gram where it stood before."""
-        self._index(token_ids)
-        length = len(token_ids)
-        if self._indexed < length:
-            return []
-        for size in range(min(LONGEST_MATCH, length), SHORTEST_MATCH - 1, -1):
-            last, before = self._ends.get(tuple(token_ids[length - size :]), (-1, -1))
-            # The n-gram at the very end is in the index too; what is wanted is the one before it.
-            end = before if last == length else last
-            if 0 < end < length:
-                return list(token_ids[end : end + most])
-        return []
-
-    def _index(self, token_ids: Sequence[int]) -> None:
-        limit = min(len(token_ids), self._indexed + INDEX_STRIDE)
-        for end in range(self._indexed + 1, limit + 1):
-            for size in range(SHORTEST_MATCH, min(LONGEST_MATCH, end) + 1):
-                key = tuple(token_ids[end - size : end])
-                self._ends[key] = (end, self._ends.get(key, (-1, -1))[0])
-        self._indexed = limit
+    def match_record(self, match: Match) -> Record:
+        """The record of guesses from such matches."""
+        return next(record for length, record in self.matches.items() if match.length >= length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,66 +99,257 @@ class Candidate:
         token_ids: its known tokens.
         history: its record.
         room: how many tokens it may still produce beyond the next one.
+        generated: how many of its tokens were generated.
     """
 
     token_ids: Sequence[int]
     history: DraftHistory
     room: int
+    generated: int = 1
+
+
+@dataclass(slots=True)
+class _Step:
+    """The step that is being filled: its duration, in seconds, and the tokens expected of it."""
+
+    seconds: float
+    tokens: float
+
+    def pays(self, seconds: float, tokens: float) -> bool:
+        """Whether that raises the tokens a second."""
+        return tokens * self.seconds > seconds * self.tokens
+
+    def add(self, seconds: float, tokens: float) -> None:
+        self.seconds += seconds
+        self.tokens += tokens
 
 
 class Speculator:
-    """Shares out the rows for guesses in a step among its sequences.
+    """Decides for whom to guess in a step, how much, and from what.
 
     Args:
         costs: what rows cost here.
-        most: longest guess for one sequence.
+        most: longest guess from a sequence's own text; 0 makes none.
+        draft_model: a smaller model to guess with.
+        draft_most: its longest guess.
         probe_interval: a sequence that does not seem worth guessing for is tried again after so many steps.
     """
 
-    def __init__(self, costs: StepCosts, most: int, probe_interval: int = 32) -> None:
+    def __init__(
+        self,
+        costs: StepCosts,
+        most: int,
+        draft_model: DraftModel | None = None,
+        draft_most: int = 0,
+        probe_interval: int = 32,
+    ) -> None:
         self._costs = costs
         self._most = most
+        self.draft_model = draft_model
+        self._draft_most = draft_most
         self._probe_interval = probe_interval
 
-    def draft(self, candidates: Sequence[Candidate]) -> list[list[int]]:
-        """A guess for each candidate, empty where none is worth its rows.
+    def draft(self, candidates: Sequence[Candidate], alone: bool = True) -> list[list[int]]:
+        """A guess for each candidate, empty where none is worth it.
 
-        The step has one row for each candidate already; rows are added in order of their chance of being
-        accepted, as long as that is above what they cost.
+        The step has one row for each candidate already. Called between steps: the draft model runs now.
+
+        Args:
+            candidates: the sequences that decode in the step.
+            alone: whether no other step runs beside it, whose threads the draft model would take.
         """
-        rows = len(candidates)
-        drafts: list[list[int]] = [[] for _ in candidates]
-        guesses = [self._guess(c) if self._costs.marginal_share(rows) < 1 else [] for c in candidates]
-        chances = [(-c.history.acceptance, i) for i, c in enumerate(candidates) if guesses[i]]
-        heapq.heapify(chances)
-        while chances:
-            negative, index = heapq.heappop(chances)
-            if -negative <= self._costs.marginal_share(rows):
-                break
-            taken = len(drafts[index])
-            drafts[index].append(guesses[index][taken])
-            rows += 1
-            if taken + 1 < len(guesses[index]):
-                heapq.heappush(chances, (negative * candidates[index].history.acceptance, index))
-        self._probe(candidates, guesses, drafts, rows)
+        contexts = [len(c.token_ids) for c in candidates]
+        step = _Step(
+            self._costs.base_s + sum(self._costs.row_seconds(n) for n in contexts), float(len(candidates))
+        )
+        by_model = range(len(candidates)) if self.draft_model is not None and alone else range(0)
+        preferred = self._depths(candidates, by_model, _Step(step.seconds, step.tokens))
+        drafts, matches = self._from_text(candidates, step, preferred)
+        rest = [i for i in by_model if not drafts[i]]
+        if rest:
+            self._from_model(candidates, self._depths(candidates, rest, step), drafts)
+        self._probe(candidates, matches, drafts, step, alone)
         return drafts
 
-    def _guess(self, candidate: Candidate) -> list[int]:
+    def forget(self, history: DraftHistory) -> None:
+        """Free what the draft model keeps of a sequence that ended or lost its blocks."""
+        if self.draft_model is not None:
+            self.draft_model.forget(history.context)
+
+    def check_integrity(self, histories: Iterable[DraftHistory]) -> None:
+        """Compare the draft model's books with the sequences that run.
+
+        Raises:
+            RuntimeError: they disagree.
+        """
+        if self.draft_model is not None:
+            self.draft_model.check_integrity(history.context for history in histories)
+
+    @property
+    def draft_failures(self) -> int:
+        """Sequences that went on without the draft model after it had failed."""
+        return 0 if self.draft_model is None else self.draft_model.failures
+
+    def _from_text(
+        self, candidates: Sequence[Candidate], step: _Step, preferred: dict[int, int]
+    ) -> tuple[list[list[int]], list[Match]]:
+        """Rows for guesses from the texts, likeliest first, as long as they pay; they are added to `step`."""
+        drafts: list[list[int]] = [[] for _ in candidates]
+        matches = [self._match(c, step) for c in candidates]
+        for index, depth in preferred.items():
+            share = _Step(step.seconds / len(candidates), 1.0)
+            if not self._text_is_better(candidates[index], matches[index], depth, share, len(candidates)):
+                matches[index] = NO_MATCH
+        heap = []
+        for index, (candidate, match) in enumerate(zip(candidates, matches, strict=True)):
+            if match.token_ids:
+                chance = candidate.history.match_record(match).chance
+                heap.append((-chance / self._row_seconds(candidate), chance, chance, index))
+        heapq.heapify(heap)
+        while heap:
+            _, arrives, chance, index = heapq.heappop(heap)
+            row_s = self._row_seconds(candidates[index])
+            if not step.pays(row_s, arrives):
+                continue
+            step.add(row_s, arrives)
+            match, draft = matches[index], drafts[index]
+            draft.append(match.token_ids[len(draft)])
+            if len(draft) < len(match.token_ids):
+                heapq.heappush(heap, (-arrives * chance / row_s, arrives * chance, chance, index))
+        for candidate, match, draft in zip(candidates, matches, drafts, strict=True):
+            if draft:
+                history = candidate.history
+                history.pending = (GuessKind.NGRAM, history.match_record(match))
+        return drafts, matches
+
+    def _match(self, candidate: Candidate, step: _Step) -> Match:
+        """What its text suggests, unless nothing of that could pay."""
+        history = candidate.history
         most = min(self._most, candidate.room)
-        return candidate.history.guess(candidate.token_ids, most) if most > 0 else []
+        best = max(record.chance for record in history.matches.values())
+        due = history.idle_steps + 1 >= self._probe_interval
+        if most < 1 or not (due or step.pays(self._row_seconds(candidate), best)):
+            return NO_MATCH
+        return history.index.continuation(candidate.token_ids, most)
+
+    def _text_is_better(
+        self, candidate: Candidate, match: Match, depth: int, share: _Step, sharers: int
+    ) -> bool:
+        """Whether a guess from its text yields more tokens a second than one of the draft model.
+
+        Args:
+            candidate: for whom to guess.
+            match: what its text suggests.
+            depth: how many tokens the draft model would guess.
+            share: its part of the step without a guess.
+            sharers: among how many the draft model's steps are shared out.
+        """
+        if not match.token_ids or self.draft_model is None:
+            return False
+        history, row_s = candidate.history, self._row_seconds(candidate)
+        by_text, by_model = replace(share), replace(share)
+        arrives = 1.0
+        for _ in match.token_ids:
+            arrives *= history.match_record(match).chance
+            if not by_text.pays(row_s, arrives):
+                break
+            by_text.add(row_s, arrives)
+        costs = self.draft_model.costs
+        wave_s = row_s + costs.row_seconds(len(candidate.token_ids)) + costs.base_s / sharers
+        for guesses in range(1, depth + 1):
+            by_model.add(wave_s, history.model.chance**guesses)
+        return by_text.tokens * by_model.seconds >= by_model.tokens * by_text.seconds
+
+    def _row_seconds(self, candidate: Candidate) -> float:
+        return self._costs.row_seconds(len(candidate.token_ids))
+
+    def _depths(self, candidates: Sequence[Candidate], indices: Iterable[int], step: _Step) -> dict[int, int]:
+        """How many tokens to ask the draft model for, by index of the candidate; `step` grows by them.
+
+        Each of its steps drafts one token for all that are still in; it must pay for itself.
+        """
+        depths: dict[int, int] = {}
+        if self.draft_model is None:
+            return depths
+        costs = self.draft_model.costs
+        chances = {i: candidates[i].history.model.chance for i in indices if self._may_ask(candidates[i])}
+        before = step.seconds / step.tokens if step.tokens else 0.0
+        for depth in range(1, self._draft_most + 1):
+            wave_s, wave_tokens = costs.base_s, 0.0
+            wave = []
+            for index, chance in chances.items():
+                candidate = candidates[index]
+                row_s = self._row_seconds(candidate) + costs.row_seconds(len(candidate.token_ids))
+                arrives = chance**depth
+                if depth <= candidate.room and step.pays(row_s, arrives):
+                    wave.append(index)
+                    wave_s += row_s
+                    wave_tokens += arrives
+            if not step.pays(wave_s, wave_tokens):
+                break
+            step.add(wave_s, wave_tokens)
+            chances = {index: chances[index] for index in wave}
+            depths |= dict.fromkeys(wave, depth)
+        saved_s = before - step.seconds / step.tokens if step.tokens else 0.0
+        return {i: d for i, d in depths.items() if self._is_worth_catching_up(candidates[i], saved_s)}
+
+    def _may_ask(self, candidate: Candidate) -> bool:
+        model, context = self.draft_model, candidate.history.context
+        return model is not None and candidate.room > 0 and model.can_follow(context, candidate.token_ids)
+
+    def _is_worth_catching_up(self, candidate: Candidate, saved_s: float) -> bool:
+        """Whether computing what the draft model has not seen is made up for by what will be saved.
+
+        Nobody knows how long a text gets; half way through it is the best guess that needs no knowledge.
+        """
+        to_come = min(candidate.room, candidate.generated)
+        return self._catch_up_seconds(candidate) <= to_come * saved_s
+
+    def _catch_up_seconds(self, candidate: Candidate) -> float:
+        """What the draft model needs for the tokens it has not seen, beyond the few of every step."""
+        if self.draft_model is None:
+            return 0.0
+        unseen = self.draft_model.unseen(candidate.history.context, candidate.token_ids)
+        return max(0, unseen - self._draft_most - 1) * self.draft_model.costs.prompt_token_s
+
+    def _from_model(
+        self, candidates: Sequence[Candidate], depths: dict[int, int], drafts: list[list[int]]
+    ) -> None:
+        if self.draft_model is None or not depths:
+            return
+        asked = [
+            DraftRequest(candidates[i].history.context, candidates[i].token_ids, depth)
+            for i, depth in depths.items()
+        ]
+        for index, guess in zip(depths, self.draft_model.draft(asked), strict=True):
+            if guess:
+                drafts[index] = guess
+                history = candidates[index].history
+                history.pending = (GuessKind.DRAFT, history.model)
 
     def _probe(
         self,
         candidates: Sequence[Candidate],
-        guesses: Sequence[list[int]],
-        drafts: Sequence[list[int]],
-        rows: int,
+        matches: Sequence[Match],
+        drafts: list[list[int]],
+        step: _Step,
+        alone: bool,
     ) -> None:
         """Try one guess of a sequence that has not guessed for long: its text may have become predictable."""
-        affordable = self._costs.marginal_share(rows) < PROBE_COST
-        for candidate, guess, draft in zip(candidates, guesses, drafts, strict=True):
+        token_s = PROBE_COST * step.seconds / step.tokens if step.tokens else 0.0
+        due: dict[int, int] = {}
+        for index, (candidate, match) in enumerate(zip(candidates, matches, strict=True)):
             history = candidate.history
-            history.idle_steps = 0 if draft else history.idle_steps + 1
-            if affordable and guess and history.idle_steps >= self._probe_interval:
-                draft.append(guess[0])
+            history.idle_steps = 0 if drafts[index] else history.idle_steps + 1
+            if history.idle_steps < self._probe_interval:
+                continue
+            if match.token_ids and self._row_seconds(candidate) < token_s:
+                drafts[index] = match.token_ids[:1]
+                history.pending = (GuessKind.NGRAM, history.match_record(match))
                 history.idle_steps = 0
+            elif alone and self._may_ask(candidate) and self.draft_model is not None:
+                probe_s = self.draft_model.costs.base_s + self._catch_up_seconds(candidate)
+                if probe_s + self._row_seconds(candidate) < token_s:
+                    due[index] = 1
+                    history.idle_steps = 0
+        self._from_model(candidates, due, drafts)

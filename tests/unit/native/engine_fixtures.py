@@ -17,6 +17,7 @@ from uzu_native.options import EngineOptions
 from uzu_native.sampler import Guide
 from uzu_native.sequence import TextStream
 from uzu_native.speculation import Candidate, Speculator
+from uzu_native.step_costs import StepCosts
 
 END_TOKEN = 63
 
@@ -39,15 +40,16 @@ class WordStream:
         return ""
 
 
-class Oracle:
+class Oracle(Speculator):
     """Guesses from known continuations, with every so-manieth guess wrong."""
 
     def __init__(self, texts: list[list[int]], wrong_every: int) -> None:
+        super().__init__(StepCosts(1.0, 0.0), most=0)
         self.texts = texts
         self.wrong_every = wrong_every
         self.random = random.Random(1)
 
-    def draft(self, candidates: Sequence[Candidate]) -> list[list[int]]:
+    def draft(self, candidates: Sequence[Candidate], alone: bool = True) -> list[list[int]]:
         drafts = []
         for candidate in candidates:
             known = list(candidate.token_ids)

@@ -132,7 +132,9 @@ def test_each_token_is_timed_once_also_when_guesses_reach_past_the_end():
         assert metrics.inter_token_seconds.count == metrics.generated_tokens - 1
         assert metrics.time_to_first_token_seconds.count == metrics.requests_finished["stop"] == 1
         timed += metrics.inter_token_seconds.count
-        guessed_past_the_end += metrics.accepted_tokens + metrics.step_seconds.count > len(answer.token_ids)
+        guessed_past_the_end += metrics.accepted_tokens.total() + metrics.step_seconds.count > len(
+            answer.token_ids
+        )
     assert timed > 50
     assert guessed_past_the_end > 0
 

@@ -23,6 +23,9 @@ def test_defaults():
         ({"model": "m", "threads": 0}, "option 'threads' must be between 1 and 256, not 0"),
         ({"model": "m", "max_sequences": None}, "option 'max_sequences' must be int, not None"),
         ({"model": "m", "prefix_cache": 1}, "option 'prefix_cache' must be bool, not 1"),
+        ({"model": "m", "speculation": "both"}, "must be ngram or draft or ngram.draft or off, not 'both'"),
+        ({"model": "m", "speculation": "ngram+draft"}, "is 'ngram.draft': name a 'draft_model'"),
+        ({"model": "m", "reuse_generated": True, "prefix_cache": False}, "needs 'prefix_cache'"),
     ],
 )
 def test_bad_options_name_key_value_and_range(raw, message):
