@@ -21,15 +21,16 @@ QUESTIONS = (
     "Tell me a story.",
     "Who was Ada?",
 )
-GREEDY = SamplingParams(max_tokens=48, temperature=0)
+GREEDY = SamplingParams(max_tokens=32, temperature=0)
 SHAPES = [
     GREEDY,
-    SamplingParams(max_tokens=48, temperature=0.8, top_p=0.9, seed=7),
+    SamplingParams(max_tokens=32, temperature=0.8, top_p=0.9, seed=7, logprobs=3),
     replace(GREEDY, stop=(" of", "7")),
     replace(
         parse_sampling({"structured_outputs": {"json": {"enum": ["Paris", "London", 42]}}}), temperature=0.0
     ),
 ]
+LONG = replace(GREEDY, max_tokens=80, ignore_eos=True)
 
 
 def costs_that_pay(draft_step_s=0.0005):
@@ -49,14 +50,17 @@ def prompts(engine):
 
 @pytest.fixture(scope="module")
 def reference(prepared_smollm2):
-    """Tokens, text and finish reason of each question in each shape, alone, computed a token a step."""
+    """What is told to each question in each shape, and last in `LONG`: alone, and computed a token a step."""
     with real_engine(prepared_smollm2, speculation="off", prefix_cache=False, split_lanes=False) as engine:
-        return [[told(engine.run((prompt, shape))[0]) for prompt in prompts(engine)] for shape in SHAPES]
+        return [
+            [told(engine.run((prompt, shape))[0]) for prompt in prompts(engine)] for shape in (*SHAPES, LONG)
+        ]
 
 
 def told(answer):
     text = "".join(chunk.text for chunk in answer.chunks)
-    return answer.token_ids, text, answer.chunks[-1].finish_reason
+    logprobs = [place for chunk in answer.chunks for place in chunk.logprobs or ()]
+    return answer.token_ids, text, answer.chunks[-1].finish_reason, logprobs
 
 
 @pytest.mark.parametrize(("speculation", "draft_step_s"), [("draft", 0.0005), ("ngram+draft", 0.004)])
@@ -68,7 +72,7 @@ def test_drafted_as_not_alone_and_in_a_batch(prepared_smollm2, reference, specul
         draft_model=str(prepared_smollm2),
         split_lanes=False,
     ) as engine:
-        for shape, expected in zip(SHAPES, reference, strict=True):
+        for shape, expected in zip(SHAPES, reference[:-1], strict=True):
             jobs = [(prompt, shape) for prompt in prompts(engine)]
             assert [told(engine.run(job)[0]) for job in jobs] == expected
             assert [told(answer) for answer in engine.run(*jobs)] == expected
@@ -81,28 +85,7 @@ def test_drafted_as_not_alone_and_in_a_batch(prepared_smollm2, reference, specul
         assert metrics.draft_failures == 0
 
 
-def test_logprobs_are_the_same(prepared_smollm2):
-    told_by = []
-    for options in (
-        {"speculation": "off", "split_lanes": False},
-        {"speculation": "draft", "draft_model": str(prepared_smollm2), "split_lanes": False},
-    ):
-        with real_engine(prepared_smollm2, costs_that_pay(), **options) as engine:
-            request = replace(GREEDY, max_tokens=24, logprobs=3, ignore_eos=True)
-            answers = engine.run(*((prompt, request) for prompt in prompts(engine)))
-            told_by.append([[chunk.logprobs for chunk in a.chunks if chunk.logprobs] for a in answers])
-            assert (engine.engine.metrics.accepted_tokens["draft"] > 20) == ("draft_model" in options)
-    plain, drafted = ([[place for part in a for place in part] for a in told] for told in told_by)
-    assert all(len(places) == 24 for places in plain)
-    assert drafted == plain
-
-
-def test_drafted_as_not_after_a_preemption(prepared_smollm2):
-    long = replace(GREEDY, max_tokens=90, ignore_eos=True)
-    jobs = []
-    with real_engine(prepared_smollm2, speculation="off", prefix_cache=False, split_lanes=False) as engine:
-        jobs = [(prompt, long) for prompt in prompts(engine)]
-        alone = [engine.run(job)[0].token_ids for job in jobs]
+def test_drafted_as_not_after_a_preemption(prepared_smollm2, reference):
     with real_engine(
         prepared_smollm2,
         costs_that_pay(),
@@ -112,20 +95,24 @@ def test_drafted_as_not_after_a_preemption(prepared_smollm2):
         kv_cache_tokens=32 * 9,
         prefix_cache=False,
     ) as engine:
-        assert [a.token_ids for a in engine.run(*jobs)] == alone
+        answers = engine.run(*((prompt, LONG) for prompt in prompts(engine)))
+        assert [told(answer) for answer in answers] == reference[-1]
         metrics = engine.engine.metrics
         assert metrics.preemptions > 0
         assert metrics.accepted_tokens["draft"] > 50
 
 
-def test_measured_costs_switch_off_a_draft_model_as_large_as_the_target(prepared_smollm2, reference):
+def test_a_draft_model_as_dear_as_the_target_is_never_asked(prepared_smollm2, reference):
     with real_engine(
-        prepared_smollm2, speculation="draft", draft_model=str(prepared_smollm2), split_lanes=False
+        prepared_smollm2,
+        costs_that_pay(draft_step_s=0.010),
+        speculation="draft",
+        draft_model=str(prepared_smollm2),
+        split_lanes=False,
     ) as engine:
         jobs = [(prompt, GREEDY) for prompt in prompts(engine)]
-        assert [told(engine.run(job)[0]) for job in jobs] == reference[0]
-        metrics = engine.engine.metrics
-        assert metrics.drafted_tokens["draft"] < 0.1 * metrics.generated_tokens
+        assert [told(answer) for answer in engine.run(*jobs)] == reference[0]
+        assert engine.engine.metrics.drafted_tokens["draft"] == 0
 
 
 def test_another_tokenizer_is_a_load_error(prepared_smollm2, tmp_path):

@@ -10,7 +10,7 @@ from time import monotonic
 
 from uzu_native.calibration import calibrate
 from uzu_native.detokenizer import Detokenizer, TokenSpeller
-from uzu_native.draft_assembly import load_draft_model
+from uzu_native.draft_assembly import check_same_tokenizer, load_draft_model
 from uzu_native.engine import Engine
 from uzu_native.errors import OptionsError
 from uzu_native.executor import Executor
@@ -72,6 +72,10 @@ def load_model(
     if options.source and not path.exists():
         raise ModelFolderError(f"{path} does not exist: fetch {options.source} with: uzu fetch {name}")
     folder = load_model_folder(path)
+    draft_folder = None
+    if options.drafts_by_model:
+        draft_folder = load_model_folder(base / str(options.draft_model))
+        check_same_tokenizer(folder, draft_folder)
     context = _context_tokens(options, folder)
     executor = OpenVinoExecutor(
         folder.ir_path,
@@ -89,9 +93,9 @@ def load_model(
     if options.speculation != "off":
         costs = measure(executor)
         draft_model = None
-        if options.drafts_by_model:
-            draft_path = base / str(options.draft_model)
-            draft_model = load_draft_model(options, draft_path, folder, executor, context, measure, on_fault)
+        if draft_folder is not None:
+            threads = options.thread_count
+            draft_model = load_draft_model(draft_folder, threads, executor, context, measure, on_fault)
         most = options.speculation_tokens if options.drafts_by_ngram else 0
         speculator = Speculator(costs, most, draft_model, options.draft_tokens)
     engine = Engine(

@@ -9,9 +9,8 @@ from typing import Any
 
 from uzu_native.draft_model import DraftModel
 from uzu_native.executor import Executor
-from uzu_native.model_folder import ModelFolder, ModelFolderError, load_model_folder, read_text
+from uzu_native.model_folder import ModelFolder, ModelFolderError, read_text
 from uzu_native.openvino_executor import OpenVinoExecutor
-from uzu_native.options import EngineOptions
 from uzu_native.step_costs import StepCosts
 
 DRAFT_CONTEXTS = 2
@@ -19,36 +18,31 @@ DRAFT_CONTEXTS = 2
 
 
 def load_draft_model(
-    options: EngineOptions,
-    path: Path,
-    target: ModelFolder,
+    folder: ModelFolder,
+    threads: int,
     target_executor: Executor,
     context_tokens: int,
     measure: Callable[[Executor], StepCosts],
     on_fault: Callable[[BaseException], None],
 ) -> DraftModel:
-    """Load the model in `path` beside a target that is loaded.
+    """Load a draft model beside a target that is loaded.
 
     Args:
-        options: of the engine.
-        path: the draft model's folder.
-        target: the folder of the model it drafts for.
+        folder: the draft model's, which `check_same_tokenizer` has seen.
+        threads: of the target.
         target_executor: what that runs on.
         context_tokens: of the target.
         measure: says what steps cost.
         on_fault: told of its first failure.
 
     Raises:
-        ModelFolderError: it cannot be served, or has another tokenizer.
         ModelLoadError: the graph cannot be run, or does not fit the memory.
     """
-    folder = load_model_folder(path)
-    check_same_tokenizer(target, folder)
     context = min(context_tokens, folder.context_length or context_tokens)
     target_tokens = target_executor.block_count * target_executor.block_size
     executor = OpenVinoExecutor(
         folder.ir_path,
-        threads=options.thread_count,
+        threads=threads,
         split=False,
         exact=False,
         context_tokens=context,
