@@ -11,6 +11,7 @@ from uzu_native.draft_model import DraftModel
 from uzu_native.executor import Executor
 from uzu_native.model_folder import ModelFolder, ModelFolderError, read_text
 from uzu_native.openvino_executor import OpenVinoExecutor
+from uzu_native.openvino_graph import Precision
 from uzu_native.step_costs import StepCosts
 
 DRAFT_CONTEXTS = 2
@@ -44,7 +45,7 @@ def load_draft_model(
         folder.ir_path,
         threads=threads,
         split=False,
-        exact=False,
+        precision=Precision(exact=False),
         context_tokens=context,
         kv_cache_tokens=min(target_tokens, DRAFT_CONTEXTS * context),
     )

@@ -99,7 +99,7 @@ def test_whole_answers_have_them_and_speculation_changes_nothing():
     assert len(whole.chunks) == 1
     speculating = make_engine(speculator=Oracle([prompt(9) + whole.token_ids], 4))
     (speculated,) = run(speculating, (prompt(9), request))
-    assert speculating.metrics.accepted_tokens > 0
+    assert speculating.metrics.accepted_tokens.total() > 0
     assert speculated.chunks[0].prompt_logprobs == whole.chunks[0].prompt_logprobs
     assert speculated.token_ids == whole.token_ids
     (named,) = run(make_engine(), (prompt(9), make_request(outputs=frozenset({"prompt_logprobs"}))))
