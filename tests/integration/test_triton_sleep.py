@@ -15,7 +15,7 @@ PROMPT = "The ship left the harbour at dawn, and the captain, who had not slept 
 
 
 def test_memory_falls_and_the_answer_after_it_is_the_same(start_triton, wait_until):
-    server = start_triton(options={"kv_cache_tokens": 8192, "sleep_after_s": 1})
+    server = start_triton(options={"kv_cache_tokens": 8192, "sleep_after_s": 3})
     (stub,) = stubs(server.process.pid)
 
     def asleep():
@@ -43,7 +43,6 @@ def test_memory_falls_and_the_answer_after_it_is_the_same(start_triton, wait_unt
     assert len(tokens(answers[0])) == 48
     assert [a[-1].num_cached_tokens for a in answers] == [0, 0, 0]
     assert answers[1][-1].perf_metrics["queue_ms"] > 100, "it was loaded again for this answer"
-    assert answers[1][-1].perf_metrics["queue_ms"] > 10 * answers[0][-1].perf_metrics["queue_ms"]
     wait_until(asleep, 20, "sleep")
     began = time.monotonic()
     with pytest.raises(RequestError) as late:
