@@ -94,7 +94,7 @@ def test_warm_as_cold(prepared_smollm2, reference):
 
 
 def test_preempted_as_undisturbed(prepared_smollm2):
-    # Each answer grows to four blocks, and together they have eight.
+    # Each answer grows to four blocks, and together they have five.
     jobs = [
         (prompt, replace(sampling, max_tokens=80)) for prompt, sampling in JOBS if len(prompt) in (31, 32)
     ]
@@ -102,7 +102,7 @@ def test_preempted_as_undisturbed(prepared_smollm2):
         alone = [engine.run(job)[0].token_ids for job in jobs]
     for speculation in ("off", "ngram"):
         with real_engine(
-            prepared_smollm2, kv_cache_tokens=32 * 8, prefix_cache=False, speculation=speculation
+            prepared_smollm2, kv_cache_tokens=32 * 5, prefix_cache=False, speculation=speculation
         ) as engine:
             answers = engine.run(*jobs)
             assert engine.engine.metrics.preemptions > 0
