@@ -138,6 +138,8 @@ class Engine:
         self._ordinal = 0
         self._submit_lock = threading.Lock()
         self._stopping = False
+        self._is_unchecked = False
+        self._known_disorder = ""
         self._thread: threading.Thread | None = None
 
     # Called from any thread
@@ -228,9 +230,16 @@ class Engine:
         """Check all books; only while the engine is idle or from its own thread.
 
         Raises:
-            RuntimeError: see `Scheduler.check_integrity`.
+            RuntimeError: see `Scheduler.check_integrity`; or a request is scheduled that nobody waits for, or
+                the other way round.
         """
-        self._scheduler.check_integrity()
+        scheduler = self._scheduler
+        scheduler.check_integrity()
+        scheduled = {s.ordinal for s in (*scheduler.waiting, *scheduler.running) if not s.finished}
+        if scheduled != self._live.keys():
+            raise RuntimeError(
+                f"requests {sorted(scheduled ^ self._live.keys())[:10]}: scheduled or live only"
+            )
 
     # The engine's thread
 
@@ -257,6 +266,20 @@ class Engine:
             pass
         self._expire()
         self._launch()
+        if self._options.check_integrity:
+            self._check_when_idle()
+
+    def _check_when_idle(self) -> None:
+        """Report disorder, each kind once, and serve on: whether to reload is for people to decide."""
+        if self._live or self._in_flight or not self._is_unchecked:
+            return
+        self._is_unchecked = False
+        try:
+            self.check_integrity()
+        except RuntimeError as error:
+            if str(error) != self._known_disorder:
+                self._known_disorder = str(error)
+                self._on_fault(RuntimeError(f"the engine's books are wrong; reload the model: {error}"))
 
     def _handle(self, mail: _Mail) -> None:
         match mail:
@@ -283,6 +306,7 @@ class Engine:
             self._refuse(sequence, ErrorCode.OVERLOADED, message)
         else:
             self._live[sequence.ordinal] = sequence
+            self._is_unchecked = True
             self._scheduler.add(sequence)
             if sequence.deadline_s is not None:
                 heapq.heappush(self._deadlines, (sequence.deadline_s, sequence.ordinal))

@@ -121,6 +121,10 @@ class EngineOptions:
         "keep the KV blocks of answers too, for chats that go on: saves time, but a follow-up's numbers may "
         "differ in the last bits from those computed afresh",
     )
+    check_integrity: bool = _option(
+        False,
+        "check the books of requests and KV blocks whenever the last request has ended, and log a fault",
+    )
 
     @property
     def thread_count(self) -> int:

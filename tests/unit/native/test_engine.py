@@ -452,3 +452,55 @@ def test_the_blocks_of_who_is_cancelled_are_free_within_one_step():
     assert len(steps_until_free) > 40
     assert max(steps_until_free) <= 1
     engine.check_integrity()
+
+
+def test_disorder_in_the_books_is_reported_once_when_idle_and_serving_goes_on():
+    faults = Faults()
+    engine = make_engine(faults=faults, check_integrity=True)
+    expected = run(engine, (prompt(9), make_request()), (prompt(20, 3), make_request()))
+    assert faults == []
+    (lost,) = engine._scheduler.pool.allocate(1)
+    for _ in range(3):
+        recorder = Recorder()
+        engine.submit(make_request(), prompt(9), recorder)
+        engine.run_until_idle()
+        assert recorder.token_ids == expected[0].token_ids
+    (fault,) = faults
+    assert "reload the model: blocks" in str(fault)
+    assert str(lost) in str(fault)
+
+
+@pytest.mark.parametrize("ends", ["length", "cancelled", "deadline_exceeded", "engine_failed"])
+@pytest.mark.parametrize("lost_blocks", [0, 1])
+def test_the_books_are_checked_however_the_last_request_ended(ends, lost_blocks):
+    faults = Faults()
+    clock = ManualClock()
+
+    class Cancelling(FakeExecutor):
+        def start(self, plan, on_done):
+            if ends == "cancelled" and len(self.plans) == 9:
+                for ticket in tickets:
+                    engine.cancel(ticket)
+            super().start(plan, on_done)
+
+    executor = Cancelling(96, fail_on=59 if ends == "engine_failed" else None)
+    engine = make_engine(executor, faults=faults, clock=clock, check_integrity=True)
+    engine._scheduler.pool.allocate(lost_blocks)
+    deadline_ms = 100 if ends == "deadline_exceeded" else None
+    tickets = [
+        engine.submit(make_request(deadline_ms=deadline_ms, max_tokens=30), [*prompt(n), 59], Recorder())
+        for n in (7, 30, 70)
+    ]
+    clock.now += 1
+    engine.run_until_idle()
+    assert engine.metrics.requests_finished == {ends: 3}
+    assert sum("the engine's books are wrong" in str(fault) for fault in faults) == lost_blocks
+
+
+def test_without_the_option_the_books_are_not_checked():
+    engine = make_engine()
+    engine._scheduler.pool.allocate(1)
+    engine.submit(make_request(), prompt(9), Recorder())
+    engine.run_until_idle()
+    with pytest.raises(RuntimeError, match="owners and reference counts disagree"):
+        engine.check_integrity()

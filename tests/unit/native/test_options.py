@@ -17,7 +17,10 @@ def test_defaults():
     ("raw", "message"),
     [
         ({}, "option 'model' is missing"),
-        ({"model": "m", "lane": 2}, r"unknown option 'lane'; known: context_tokens, .*, threads$"),
+        (
+            {"model": "m", "lane": 2},
+            r"unknown option 'lane'; known: check_integrity, context_tokens, .*, threads$",
+        ),
         ({"model": 3}, "option 'model' must be str, not 3"),
         ({"model": "m", "threads": True}, "option 'threads' must be int | null, not True"),
         ({"model": "m", "threads": 0}, "option 'threads' must be between 1 and 256, not 0"),
