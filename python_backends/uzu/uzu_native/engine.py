@@ -310,6 +310,13 @@ class Engine:
             self._scheduler.add(sequence)
             if sequence.deadline_s is not None:
                 heapq.heappush(self._deadlines, (sequence.deadline_s, sequence.ordinal))
+                self._forget_old_deadlines()
+
+    def _forget_old_deadlines(self) -> None:
+        """A deadline may be days away and its request long over, so most of them are kept for nobody."""
+        if len(self._deadlines) > 2 * len(self._live) + 64:
+            self._deadlines = [d for d in self._deadlines if d[1] in self._live]
+            heapq.heapify(self._deadlines)
 
     def _launch(self) -> None:
         """Start every step that can start now."""
@@ -470,7 +477,8 @@ class Engine:
         metrics.asleep = int(not self._sleep.is_awake)
         metrics.requests_running = len(scheduler.running)
         classes = Counter(dict.fromkeys(map(str, PriorityClass), 0))
-        classes.update(str(PriorityClass.of(s.request.priority)) for s in scheduler.waiting)
+        for priority, count in Counter(s.request.priority for s in scheduler.waiting).items():
+            classes[str(PriorityClass.of(priority))] += count
         metrics.requests_waiting = classes
         metrics.kv_blocks_used = scheduler.pool.used
         metrics.kv_blocks_cached = scheduler.pool.cached

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from uzu_native.block_pool import BlockPool, chain_hashes
 from uzu_native.lanes import Lanes
 from uzu_native.options import EngineOptions
+from uzu_native.prefix_waits import PrefixWaits
 from uzu_native.sequence import Sequence
 from uzu_native.speculation import Candidate, Speculator
 from uzu_native.step import Lane, Row, StepPlan
@@ -130,27 +131,28 @@ class Scheduler:
         A sequence whose prefix is being computed for another waits for that, and lets others pass. One that
         does not fit throws out sequences of lower priority, if that makes it fit, and else holds up the rest.
         """
-        admitted = []
+        admitted: list[Sequence] = []
+        waits = PrefixWaits(self._running if self._waiting else (), self.pool)
         for sequence in tuple(self._waiting):
-            sequence.hits = sequence.block_hashes[: self._usable_hits(sequence)]
-            if self._prefix_is_coming(sequence):
+            if self._waits_for_prefix(sequence, waits):
                 continue
+            preemptions = self.preemptions
             if not self._fits(sequence) and not self._make_room(sequence):
                 break
             self._start(sequence)
             self._waiting.remove(sequence)
             admitted.append(sequence)
+            if self.preemptions == preemptions:
+                waits.add(sequence)
+            else:
+                waits = PrefixWaits(self._running, self.pool)
         return admitted
 
-    def _prefix_is_coming(self, sequence: Sequence) -> bool:
-        """Whether a running sequence of no lower priority is computing the next block that this one needs."""
-        next_block = sequence.block_hashes[len(sequence.hits) :][:1]
-        if sequence.needs_prompt_scores or not next_block or self.pool.match(next_block):
-            return False
-        return any(
-            s.request.priority <= sequence.request.priority and next_block[0] in s.block_hashes[s.published :]
-            for s in self._running
-        )
+    def _waits_for_prefix(self, sequence: Sequence, waits: PrefixWaits) -> bool:
+        if waits.goes_on(sequence):
+            return True
+        sequence.hits = sequence.block_hashes[: self._usable_hits(sequence)]
+        return not sequence.needs_prompt_scores and waits.begins(sequence)
 
     def _missing(self, sequence: Sequence) -> int:
         """Blocks that must be free for it to start, beside the cached ones.

@@ -75,6 +75,7 @@ class Sequence:
     blocks: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)
     hits: list[bytes] = field(default_factory=list)
+    awaits: bytes | None = None
     computed: int = 0
     published: int = 0
     in_flight: bool = False

@@ -277,6 +277,20 @@ def test_the_longest_deadline_keeps_the_loop_alive():
     engine.stop()
 
 
+def test_deadlines_of_requests_that_are_over_are_not_kept_and_the_others_hold():
+    clock = ManualClock()
+    engine = make_engine(clock=clock)
+    last = Recorder()
+    for i in range(400):
+        run(engine, (prompt(3, i), make_request(max_tokens=1, deadline_ms=MAX_DEADLINE_MS - i)))
+    assert len(engine._deadlines) <= 64 + 2
+    engine.submit(make_request(deadline_ms=1000), prompt(3), last)
+    clock.now += 1.1
+    engine.run_until_idle()
+    assert last.error is not None
+    assert last.error.code is ErrorCode.DEADLINE_EXCEEDED
+
+
 def test_a_step_that_cannot_start_fails_its_requests_and_gives_the_lane_back():
     class Refusing(FakeExecutor):
         refuses = 1

@@ -66,9 +66,13 @@ class Simulation:
         self.finished: list[int] = []
         self.ordinal = 0
 
-    def submit(self, length: int, max_tokens: int, priority: int) -> None:
+    def submit(self, length: int, max_tokens: int, priority: int, family: int) -> None:
         self.ordinal += 1
         sequence = make_sequence(self.ordinal, length, max_tokens, priority)
+        if family:
+            sequence.token_ids = [*prompt(16, -family)[: length - 1], self.ordinal % 60]
+            sequence.prompt_length = len(sequence.token_ids)
+            sequence.max_length = sequence.prompt_length + max_tokens
         self.live[sequence.ordinal] = sequence
         self.scheduler.add(sequence)
 
@@ -76,6 +80,14 @@ class Simulation:
         if self.live:
             ordinal = sorted(self.live)[index % len(self.live)]
             self.scheduler.remove(self.live.pop(ordinal))
+
+    def preempt(self, index: int) -> None:
+        idle = [s for s in self.scheduler.running if not s.in_flight]
+        if idle:
+            victim = idle[index % len(idle)]
+            ahead = [s for s in self.scheduler.waiting if s.rank < victim.rank]
+            self.scheduler.preempt(victim)
+            assert self.scheduler.waiting.index(victim) == len(ahead)
 
     def launch(self) -> None:
         self.scheduler.admit()
@@ -111,7 +123,10 @@ class Simulation:
 
 
 ACTIONS = st.lists(
-    st.tuples(st.sampled_from(["submit", "cancel", "launch", "land", "land"]), st.integers(0, 99)),
+    st.tuples(
+        st.sampled_from(["submit", "submit", "cancel", "preempt", "launch", "land", "land"]),
+        st.integers(0, 99),
+    ),
     max_size=120,
 )
 
@@ -122,9 +137,11 @@ def test_random_traffic_leaks_nothing_and_starves_nobody(actions, blocks, thread
     simulation = Simulation(blocks, threads)
     for action, number in actions:
         if action == "submit":
-            simulation.submit(1 + number % 20, 1 + number % 11, number % 3 * 10)
+            simulation.submit(1 + number % 20, 1 + number % 11, number % 3 * 10, family=number // 7 % 3)
         elif action == "cancel":
             simulation.cancel(number)
+        elif action == "preempt":
+            simulation.preempt(number)
         elif action == "launch":
             simulation.launch()
         else:
@@ -322,3 +339,54 @@ def test_who_needs_a_prefix_that_is_being_computed_waits_for_it():
     assert scheduler.admit() == [again]
     scheduler.add(urgent)
     assert scheduler.admit() == [urgent], "nobody waits for a lower priority"
+
+
+def test_all_who_wait_for_a_prefix_wait_for_the_next_who_computes_it_when_the_first_leaves():
+    scheduler = Scheduler(BlockPool(256, 4), make_options(max_sequences=32))
+    prefix = prompt(40)
+    sequences = [make_sequence(i) for i in range(20)]
+    for sequence in sequences:
+        sequence.token_ids = [*prefix, sequence.ordinal]
+        sequence.prompt_length = 41
+        sequence.max_length = 49
+        scheduler.add(sequence)
+    first, second, *rest = sequences
+    assert scheduler.admit() == [first]
+    advance(scheduler)
+    assert first.published == 4
+    assert scheduler.admit() == []
+    scheduler.preempt(first)
+    assert scheduler.admit() == [first], "a victim goes on before those who waited for it"
+    scheduler.remove(first)
+    assert scheduler.admit() == [second]
+    assert second.cached_tokens == 16
+    for _ in range(2):
+        assert scheduler.admit() == []
+        advance(scheduler)
+    assert scheduler.admit() == rest
+    assert {s.cached_tokens for s in rest} == {36}, "nine blocks: the tenth would leave a prompt of one token"
+    scheduler.check_integrity()
+
+
+def test_nobody_waits_for_blocks_that_only_a_lower_priority_computes():
+    scheduler = Scheduler(BlockPool(256, 4), make_options(max_sequences=32))
+    low, middle, high = (make_sequence(i, priority=p) for i, p in ((1, 20), (2, 10), (3, 0)))
+    for sequence in (low, middle, high):
+        sequence.token_ids = prompt(41)
+        sequence.prompt_length = 41
+        sequence.max_length = 49
+    scheduler.add(low)
+    assert scheduler.admit() == [low]
+    scheduler.add(middle)
+    assert scheduler.admit() == [middle]
+    scheduler.add(high)
+    assert scheduler.admit() == [high]
+    late = make_sequence(4, priority=20)
+    late.token_ids, late.prompt_length, late.max_length = prompt(41), 41, 49
+    scheduler.add(late)
+    assert scheduler.admit() == []
+    scheduler.remove(high)
+    scheduler.remove(middle)
+    assert scheduler.admit() == [], "the first of its own priority still computes them"
+    scheduler.remove(low)
+    assert scheduler.admit() == [late]
