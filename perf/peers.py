@@ -11,36 +11,39 @@ all output tokens by the duration of the second (whole).
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import random
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from bench import MODEL, TOKEN_RANGE, environment, prepared_model, table
+from peer_engines import Run, serve
+from uzu.console import Console
+from uzu.environments import environment_python
+from uzu.errors import UsageError
+from uzu.settings import Settings
+from uzu.store import Store, entry_key
 
 PHASES = ("prefill", "decode", "whole")
 Results = dict[str, dict[int, dict[str, list[float]]]]
 """Tokens per second by phase, concurrency and peer; one number a round."""
 
-Run = Callable[[list[list[int]], int], int]
-"""Continue these prompts by so many tokens each; how many tokens came."""
 
-
-def uzu(folder: Path, gguf: Path) -> Run:  # noqa: ARG001 -- peers are made alike
+def uzu(folder: Path) -> Run:
     """The native engine with its defaults, speculation among them."""
     return _uzu(folder, "ngram")
 
 
-def uzu_plain(folder: Path, gguf: Path) -> Run:  # noqa: ARG001 -- peers are made alike
+def uzu_plain(folder: Path) -> Run:
     """The native engine without speculation, like its peers."""
     return _uzu(folder, "off")
 
@@ -61,66 +64,49 @@ def _uzu(folder: Path, speculation: str) -> Run:
     return run
 
 
-def openvino_genai(folder: Path, gguf: Path) -> Run:  # noqa: ARG001 -- peers are made alike
-    """OpenVINO GenAI's continuous batching, on the same weights."""
-    import numpy as np
-    import openvino as ov
-    import openvino_genai as genai
-
-    work = Path(tempfile.mkdtemp(prefix="uzu-peer-"))
-    shutil.copy(gguf, work)
-    genai.LLMPipeline(str(work / gguf.name), "CPU", enable_save_ov_model=True)
-    (work / gguf.name).unlink()
-    scheduler = genai.SchedulerConfig()
-    scheduler.cache_size = 2
-    scheduler.max_num_seqs = 64
-    pipeline = genai.ContinuousBatchingPipeline(str(work), scheduler, "CPU")
-    shutil.rmtree(work)
-
-    def run(prompts: list[list[int]], max_tokens: int) -> int:
-        config = genai.GenerationConfig(max_new_tokens=max_tokens, ignore_eos=True, do_sample=False)
-        tensors = [ov.Tensor(np.array([prompt], np.int64)) for prompt in prompts]
-        results = pipeline.generate(tensors, [config] * len(prompts))
-        return sum(len(result.m_generation_ids[0]) for result in results)
-
-    return run
-
-
-def llama_cpp(folder: Path, gguf: Path) -> Run:  # noqa: ARG001 -- peers are made alike
-    """llama.cpp through llama-cpp-python, one prompt after the other: that binding does not batch."""
-    import llama_cpp as llama
-
-    model = llama.Llama(str(gguf), n_ctx=8192, n_threads=2, logits_all=False, verbose=False)
-
-    def run(prompts: list[list[int]], max_tokens: int) -> int:
-        count = 0
-        for prompt in prompts:
-            model.reset()
-            for index, _ in enumerate(model.generate(prompt, temp=0.0), 1):
-                if index == max_tokens:
-                    break
-            count += index
-        return count
-
-    return run
-
-
-PEERS = {
-    "uzu": ("openvino", uzu_plain),
-    "uzu, speculating": ("openvino", uzu),
-    "openvino-genai": ("openvino_genai", openvino_genai),
-    "llama.cpp": ("llama_cpp", llama_cpp),
+ENGINES = Path(__file__).with_name("peer_engines.py")
+OURS = {"uzu": uzu_plain, "uzu, speculating": uzu}
+OTHERS = {
+    "openvino-genai": ("openvino_genai", None),
+    "llama.cpp": ("llama_cpp", None),
+    "transformers": ("transformers", "vllm"),
+    "vllm": ("vllm", "vllm"),
 }
+"""The module of each, and the environment of `uzu setup` that it may live in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The same weights in the forms that engines take.
+
+    Args:
+        folder: prepared for the native engine, 4 bits.
+        gguf: what that was made of.
+        checkpoint: in bfloat16; None when nothing here can write it.
+    """
+
+    folder: Path
+    gguf: Path
+    checkpoint: Path | None
 
 
 class PeerProcess:
     """A peer in a child process that answers one JSON line for each JSON line."""
 
-    def __init__(self, name: str, folder: Path, gguf: Path) -> None:
-        command = [sys.executable, __file__, "--child", name, "--folder", str(folder), "--gguf", str(gguf)]
+    def __init__(self, name: str, python: Path, model: Model) -> None:
+        if name in OURS:
+            command = [str(python), __file__, "--child", name, "--folder", str(model.folder)]
+        else:
+            command = [str(python), str(ENGINES), name, str(model.checkpoint), str(model.gguf)]
         self.name = name
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 -- it lives as long as the child
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env={**os.environ, "HF_HUB_OFFLINE": "1"},
         )
 
     def seconds(self, prompts: list[list[int]], max_tokens: int) -> float:
@@ -132,13 +118,14 @@ class PeerProcess:
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
         child = self._process
-        if child.stdin is None or child.stdout is None or child.stderr is None:
+        if child.stdin is None or child.stdout is None:
             raise RuntimeError("the child has no pipes")
         child.stdin.write(json.dumps(question) + "\n")
         child.stdin.flush()
         line = child.stdout.readline()
         if not line:
-            raise click.ClickException(f"{self.name} ended: {child.stderr.read()[-2000:]}")
+            self._log.seek(0)
+            raise click.ClickException(f"{self.name} ended: {self._log.read()[-2000:]}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
@@ -150,24 +137,34 @@ class PeerProcess:
         self._process.wait()
 
 
-def child(name: str, folder: Path, gguf: Path) -> None:
-    """Answer questions on standard input until it is closed."""
-    answers = sys.stdout
-    sys.stdout = sys.stderr
-    run = PEERS[name][1](folder, gguf)
-    for line in sys.stdin:
-        question = json.loads(line)
-        began = time.perf_counter()
-        tokens = run(question["prompts"], question["max_tokens"])
-        seconds = time.perf_counter() - began
-        answers.write(json.dumps({"tokens": tokens, "seconds": seconds}) + "\n")
-        answers.flush()
-
-
-def is_installed(module: str) -> bool:
-    """Whether a peer's module can be imported here."""
+def interpreter(module: str, environment: str | None) -> Path | None:
+    """A Python that has the engine: an environment of `uzu setup`, or this one; None when neither has it."""
+    candidates = [Path(sys.executable)]
+    if environment is not None:
+        with contextlib.suppress(UsageError):
+            candidates.insert(0, environment_python(environment, Settings.from_environment()))
     code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
-    return subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    for python in candidates:
+        if subprocess.run([str(python), "-c", code], check=False).returncode == 0:
+            return python
+    return None
+
+
+def checkpoint_of(gguf: Path) -> Path | None:
+    """The model in bfloat16, written once beside other prepared models; None without transformers."""
+    settings = Settings.from_environment()
+    python = interpreter("transformers", "vllm")
+    if python is None:
+        return None
+
+    def build(folder: Path) -> dict[str, str]:
+        program = Path(__file__).with_name("gguf_checkpoint.py")
+        command = [str(python), "-I", str(program), str(gguf), str(folder)]
+        subprocess.run(command, check=True, capture_output=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+        return {"source": gguf.name}
+
+    store = Store(settings.home, Console(color=False))
+    return store.entry("models", entry_key("checkpoint", gguf.stem), build, needs_bytes=4 * 2**29).path
 
 
 @click.command()
@@ -177,7 +174,6 @@ def is_installed(module: str) -> bool:
 @click.option("--output-tokens", default=64, show_default=True, type=click.IntRange(2, 8000))
 @click.option("--child", "child_name", hidden=True)
 @click.option("--folder", type=click.Path(path_type=Path), hidden=True)
-@click.option("--gguf", type=click.Path(path_type=Path), hidden=True)
 def main(
     concurrency: str,
     rounds: int,
@@ -185,17 +181,22 @@ def main(
     output_tokens: int,
     child_name: str | None,
     folder: Path | None,
-    gguf: Path | None,
 ) -> None:
     """Measure the native engine beside those peers that are installed."""
-    if child_name is not None and folder is not None and gguf is not None:
-        child(child_name, folder, gguf)
+    if child_name is not None and folder is not None:
+        serve(OURS[child_name](folder))
         return
     levels = [int(level) for level in concurrency.split(",")]
     where = environment("peers.py")
     folder, gguf = prepared_model()
-    present = [name for name, (module, _) in PEERS.items() if is_installed(module)]
-    peers = [PeerProcess(name, folder, gguf) for name in present]
+    model = Model(folder, gguf, checkpoint_of(gguf))
+    pythons = {name: Path(sys.executable) for name in OURS}
+    for name, (module, environment_name) in OTHERS.items():
+        python = interpreter(module, environment_name)
+        if python is not None:
+            pythons[name] = python
+    present = list(pythons)
+    peers = [PeerProcess(name, python, model) for name, python in pythons.items()]
     rng = random.Random(0)
     results: Results = {
         phase: {level: {name: [] for name in present} for level in levels} for phase in PHASES
@@ -226,8 +227,11 @@ def main(
     click.echo(f"Median of {rounds} rounds (range), ratio to {present[0]}.")
     for phase, by_level in results.items():
         click.echo(f"\n{phase}\n\n{table(by_level)}\n\nuzu to the best peer: {best_ratios(by_level)}")
-    skipped = sorted(set(PEERS) - set(present))
-    click.echo(f"\nnot installed: {', '.join(skipped) or 'none'}")
+    skipped = sorted(set(OTHERS) - set(present))
+    click.echo(
+        f"\nnot installed: {', '.join(skipped) or 'none'} (uzu setup vllm brings transformers and vllm)"
+    )
+    click.echo("transformers and vllm compute in bfloat16, the others on 4-bit weights")
     click.echo("\n".join(f"{key}: {value}" for key, value in where.items()))
 
 

