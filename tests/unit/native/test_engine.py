@@ -1,6 +1,7 @@
 import math
 import random
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from uzu_contract.request import MAX_DEADLINE_MS
 from uzu_contract.response import FinishReason
 from uzu_native.errors import EngineStoppedError
 from uzu_native.executor import FakeExecutor
+from uzu_native.step import Lane
 
 SAMPLED = {"temperature": 0.9, "seed": 5}
 PENALIZED = {
@@ -439,32 +441,51 @@ def test_metrics_count_what_happened():
     assert metrics.step_seconds.count > 0
 
 
-def test_the_blocks_of_who_is_cancelled_are_free_within_one_step():
-    """Under load, at any moment of a request's life: waiting, in a chunk of its prompt, decoding."""
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_blocks_of_who_is_cancelled_are_free_within_one_step(threads):
+    """Under load, at any moment of a request's life: waiting, in a chunk of its prompt, decoding.
+
+    With the threads parted, steps are those of the lane that computes it.
+    """
     steps_until_free: list[int] = []
-    pending: dict[int, int] = {}
+    cancelled_during: Counter[str] = Counter()
+    pending: dict[int, Counter[Lane]] = {}
+    tickets: list[int] = []
+    cancelled: set[int] = set()
+    started: Counter[Lane] = Counter()
+    lane_of: dict[int, Lane] = {}
     chance = random.Random(4)
+
+    def owners():
+        return {s.ordinal: s for s in engine._scheduler.running}
 
     class Cancelling(FakeExecutor):
         def start(self, plan, on_done):
-            for ticket in [t for t in pending if not any(s.ordinal == t for s in engine._scheduler.running)]:
-                steps_until_free.append(len(self.plans) - pending.pop(ticket))
+            owning = owners()
+            for ticket in pending.keys() - owning.keys():
+                steps_until_free.append((started - pending.pop(ticket))[lane_of.get(ticket, Lane.ALL)])
             live = [ticket for ticket in tickets if ticket not in cancelled]
             if live and chance.random() < 0.5:
-                ticket = chance.choice(live)
+                ticket = chance.choice(live[:12])
                 cancelled.add(ticket)
-                pending[ticket] = len(self.plans)
+                pending[ticket] = started.copy()
                 engine.cancel(ticket)
+                sequence = owning.get(ticket)
+                stage = "waiting" if sequence is None else "decoding" if sequence.generated else "prompt"
+                cancelled_during[stage] += 1
+            started[plan.lane] += 1
+            step, _ = engine._in_flight[plan.lane]
+            lane_of.update((entry.sequence.ordinal, plan.lane) for entry in step.entries)
             super().start(plan, on_done)
 
-    cancelled: set[int] = set()
-    tickets: list[int] = []
-    engine = make_engine(Cancelling(48), max_sequences=8, threads=1)
+    engine = make_engine(Cancelling(48), max_sequences=8, threads=threads)
     for i in range(60):
         tickets.append(engine.submit(make_request(max_tokens=40), prompt(3 + i % 40, i), Recorder()))
     engine.run_until_idle()
     assert len(steps_until_free) > 40
     assert max(steps_until_free) <= 1
+    assert min(cancelled_during[stage] for stage in ("waiting", "prompt", "decoding")) >= 3
+    assert (len(started) > 1) == (threads > 1)
     engine.check_integrity()
 
 
