@@ -221,6 +221,7 @@ def test_the_served_signature_is_the_contract(server):
     ],
 )
 def test_bad_requests_are_named_and_leave_the_model_serving(server, text, body, status, message):
+    """An unknown sampling key first: vllm_backend took it for none."""
     got, answer = post(server, "generate", **body)
     assert (got, message in answer["error"]) == (status, True), (got, answer)
     assert (
