@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,22 @@ from uzu_contract.tensors import (
 
 MAX_PRIORITY = 1000
 MAX_DEADLINE_MS = 7 * 24 * 3600 * 1000
-OPERATIONS = ("generate", "tokenize", "detokenize", "embed", "score")
 Tensors = Mapping[str, NDArray[Any]]
+_ANSWERS = ("token_ids", "finish_reason", "num_input_tokens", "details")
+"""What every operation but `generate` sends."""
+
+
+class Operation(StrEnum):
+    """What a request asks a model to do."""
+
+    GENERATE = "generate"
+    """Continue the prompt."""
+    TOKENIZE = "tokenize"
+    """Say what tokens a text or messages are: `token_ids`, and `tokens` in the details."""
+    DETOKENIZE = "detokenize"
+    """Say what text tokens are, special ones included: `text_output`."""
+    DESCRIBE = "describe"
+    """Say what the model is, without a prompt: the details alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +98,8 @@ class GenerateRequest:
         deadline_ms: from arrival, after which the answer is worthless.
         cache_salt: cached prefixes are shared only within one salt.
         traceparent: W3C trace context.
+        operation: what to do; all but `GENERATE` answer at once, and use the prompt alone.
+        add_special_tokens: `TOKENIZE` begins as the model's texts begin.
 
     """
 
@@ -95,6 +112,8 @@ class GenerateRequest:
     deadline_ms: int | None = None
     cache_salt: str = ""
     traceparent: str | None = None
+    operation: Operation = Operation.GENERATE
+    add_special_tokens: bool = True
 
     @property
     def logprob_count(self) -> int | None:
@@ -109,6 +128,13 @@ class GenerateRequest:
         if self.sampling.prompt_logprobs is None and "prompt_logprobs" in self.outputs:
             return 0
         return self.sampling.prompt_logprobs
+
+
+_PROMPTS_OF = {
+    Operation.TOKENIZE: ("text_input", "messages"),
+    Operation.DETOKENIZE: ("input_ids",),
+    Operation.DESCRIBE: (),
+}
 
 
 def decode_request(
@@ -130,13 +156,9 @@ def decode_request(
         if name not in known:
             raise invalid(name, "is not an input of this model")
         _check_shape(known[name], array)
-    operation = _text(tensors, "operation") or "generate"
-    if operation != "generate":
-        if operation not in OPERATIONS:
-            raise invalid("operation", f"must be one of {', '.join(OPERATIONS)}, not {operation!r:.40}")
-        raise RequestError(
-            ErrorCode.UNSUPPORTED_OPERATION, f"operation: this model cannot {operation}", "operation"
-        )
+    operation = _operation(tensors)
+    if operation is not Operation.GENERATE:
+        return _decode_question(operation, tensors, parameters, requested_outputs)
     given = [name for name in PROMPT_INPUTS if name in tensors]
     if len(given) != 1:
         raise RequestError(
@@ -171,11 +193,17 @@ def encode_request(request: GenerateRequest) -> tuple[dict[str, NDArray[Any]], d
 
     The outputs are to be named in the inference request; they are not part of the tensors.
     """
-    tensors: dict[str, NDArray[Any]] = {
-        "stream": np.array([request.stream]),
-        "exclude_input_in_output": np.array([not request.echo_prompt]),
-    }
+    tensors: dict[str, NDArray[Any]] = {}
+    if request.operation is Operation.GENERATE:
+        tensors["stream"] = np.array([request.stream])
+        tensors["exclude_input_in_output"] = np.array([not request.echo_prompt])
+    else:
+        tensors["operation"] = _bytes(request.operation)
+    if not request.add_special_tokens:
+        tensors["add_special_tokens"] = np.array([False])
     match request.prompt:
+        case _ if request.operation is Operation.DESCRIBE:
+            pass
         case TextPrompt(text):
             tensors["text_input"] = _bytes(text)
         case TokenPrompt(token_ids):
@@ -267,6 +295,38 @@ def _text_part(where: str, part: object) -> str:
     if not isinstance(part.get("text"), str):
         raise invalid(f"{where}.text", "must be a string")
     return str(part["text"])
+
+
+def _operation(tensors: Tensors) -> Operation:
+    name = _text(tensors, "operation") or Operation.GENERATE.value
+    try:
+        return Operation(name)
+    except ValueError:
+        raise invalid("operation", f"must be one of {', '.join(Operation)}, not {name!r:.40}") from None
+
+
+def _decode_question(
+    operation: Operation, tensors: Tensors, parameters: Mapping[str, object], requested: Collection[str]
+) -> GenerateRequest:
+    """A request that generates nothing."""
+    takes = _PROMPTS_OF[operation]
+    given = [name for name in PROMPT_INPUTS if name in tensors]
+    if len(given) != min(1, len(takes)) or not set(given) <= set(takes):
+        raise RequestError(
+            ErrorCode.INVALID_REQUEST,
+            f"operation: {operation} takes {' or '.join(takes) or 'no prompt'} "
+            f"(got {' and '.join(given) or 'none'})",
+            "operation",
+        )
+    if _flag(tensors, "stream", False):
+        raise invalid("stream", f"must be false for {operation}")
+    return GenerateRequest(
+        prompt=_prompt(tensors, given[0]) if given else TextPrompt(""),
+        outputs=select_outputs(requested, _ANSWERS),
+        operation=operation,
+        add_special_tokens=_flag(tensors, "add_special_tokens", True),
+        **_decode_parameters(parameters),
+    )
 
 
 def _prompt(tensors: Tensors, name: str) -> Prompt:

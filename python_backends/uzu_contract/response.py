@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -36,6 +36,24 @@ class FinishReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDetails:
+    """What an operation other than `generate` says beside its answer.
+
+    Args:
+        context_tokens: longest prompt plus output.
+        operations: what the model can do.
+        has_chat_template: whether it takes `messages`.
+        tokens: of `tokenize`: how the vocabulary writes each token.
+
+    """
+
+    context_tokens: int
+    operations: tuple[str, ...]
+    has_chat_template: bool
+    tokens: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateChunk:
     """What one response says about one choice.
 
@@ -50,6 +68,7 @@ class GenerateChunk:
         logprobs: one for each of the tokens; None when nobody asked.
         prompt_logprobs: in the first response, when they were asked for.
         perf_metrics: in the last response; the keys are those of `uzu_contract.metrics.PERF_METRICS`.
+        details: of an operation other than `generate`; see `ModelDetails`.
 
     """
 
@@ -63,6 +82,7 @@ class GenerateChunk:
     logprobs: tuple[TokenLogprobs, ...] | None = None
     prompt_logprobs: PromptLogprobs | None = None
     perf_metrics: Mapping[str, float] = field(default_factory=dict)
+    details: ModelDetails | None = None
 
 
 def select_outputs(requested: Collection[str], flagged: Collection[str]) -> frozenset[str]:
@@ -106,6 +126,7 @@ def decode_chunk(arrays: Mapping[str, NDArray[Any]]) -> GenerateChunk:
             else None
         ),
         perf_metrics=json.loads(_read_text(arrays, "perf_metrics", "") or "{}"),
+        details=_read_details(_read_text(arrays, "details", "")),
     )
 
 
@@ -134,7 +155,23 @@ def _encode(chunk: GenerateChunk, name: str) -> NDArray[Any] | None:
             return np.array([chunk.num_cached_tokens], np.uint32)
         case "perf_metrics":
             return _bytes(json.dumps(dict(chunk.perf_metrics))) if chunk.perf_metrics else None
+        case "details":
+            return None if chunk.details is None else _bytes(json.dumps(asdict(chunk.details)))
     return None
+
+
+def _read_details(text: str) -> ModelDetails | None:
+    """The details; keys of a newer backend are passed over."""
+    if not text:
+        return None
+    raw = json.loads(text)
+    tokens = raw.get("tokens")
+    return ModelDetails(
+        context_tokens=int(raw["context_tokens"]),
+        operations=tuple(map(str, raw["operations"])),
+        has_chat_template=bool(raw["has_chat_template"]),
+        tokens=None if tokens is None else tuple(map(str, tokens)),
+    )
 
 
 def _read_text(arrays: Mapping[str, NDArray[Any]], name: str, default: str) -> str:

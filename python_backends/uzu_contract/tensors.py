@@ -58,6 +58,7 @@ OUTPUTS = (
     TensorSpec("num_output_tokens", "UINT32", (1,), "tokens in this response (sum them for the total)"),
     TensorSpec("num_cached_tokens", "UINT32", (1,), "tokens of the prompt that came from the prefix cache"),
     TensorSpec("perf_metrics", "BYTES", (1,), "JSON, last response only: times and counts of this request"),
+    TensorSpec("details", "BYTES", (1,), "JSON: what an operation other than generate found out"),
 )
 """Outputs. All but `text_output` are sent only when asked for: see `response.select_outputs`."""
 
@@ -83,7 +84,13 @@ INPUTS = (
     ),
     TensorSpec("sampling_parameters", "BYTES", (1,), "JSON object of sampling parameters"),
     TensorSpec("stream", "BOOL", (1,), "send a response for each new piece of text (default false)"),
-    TensorSpec("operation", "BYTES", (1,), "generate (default), tokenize, detokenize, embed or score"),
+    TensorSpec("operation", "BYTES", (1,), "generate (default), tokenize, detokenize or describe"),
+    TensorSpec(
+        "add_special_tokens",
+        "BOOL",
+        (1,),
+        "tokenize: begin as this model's texts begin (default true)",
+    ),
     TensorSpec(
         "exclude_input_in_output",
         "BOOL",

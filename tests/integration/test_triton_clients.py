@@ -215,7 +215,7 @@ def test_the_served_signature_is_the_contract(server):
         ({"text_input": "word " * 9000}, 400, "leaves no room"),
         ({"text_input": ""}, 400, "text_input: must hold at least one token"),
         ({"input_ids": [49152]}, 400, "token 49152 at 0 is not in the vocabulary"),
-        ({"text_input": PROMPT, "operation": "embed"}, 400, "cannot embed"),
+        ({"text_input": PROMPT, "operation": "embed"}, 400, "must be one of generate, tokenize"),
         ({"messages": "[]"}, 400, "messages: must be a JSON object"),
         ({"messages": '{"messages": [{"role": "user", "content": "\\ud800"}]}'}, 400, "messages"),
     ],

@@ -64,10 +64,16 @@ class PromptEncoder:
         if least > limit_tokens:
             raise prompt_too_long(f"at least {least}", limit_tokens)
 
-    def encode(self, prompt: Prompt) -> list[int]:
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the model takes messages."""
+        return self._template is not None
+
+    def encode(self, prompt: Prompt, add_special_tokens: bool = True) -> list[int]:
         """The prompt's tokens, at least one. Where the model's texts begin with BOS, exactly one is there.
 
-        Token prompts are used as they are.
+        Token prompts are used as they are. Without `add_special_tokens` nothing is put before
+        what the text or the template has.
 
         Raises:
             RequestError: no tokens, ids outside the vocabulary, text that is not Unicode, or messages that no
@@ -76,11 +82,12 @@ class PromptEncoder:
         """
         match prompt:
             case TextPrompt(text):
-                field, token_ids = "text_input", self.tokenizer.encode_text(text, "text_input")
+                field = "text_input"
+                token_ids = self.tokenizer.encode_text(text, field, add_bos=add_special_tokens)
             case TokenPrompt():
                 field, token_ids = "input_ids", self._checked(prompt)
             case ChatPrompt():
-                field, token_ids = "messages", self._encode_chat(prompt)
+                field, token_ids = "messages", self._encode_chat(prompt, add_special_tokens)
         if not token_ids:
             raise invalid(field, "must hold at least one token")
         return token_ids
@@ -103,7 +110,7 @@ class PromptEncoder:
                 )
         return list(prompt.token_ids)
 
-    def _encode_chat(self, prompt: ChatPrompt) -> list[int]:
+    def _encode_chat(self, prompt: ChatPrompt, add_special_tokens: bool) -> list[int]:
         template = (self._tool_template if prompt.tools else None) or self._template
         if template is None:
             raise RequestError(
@@ -111,4 +118,18 @@ class PromptEncoder:
                 "messages: this model has no chat template; send text_input (completions) instead",
                 "messages",
             )
-        return self.tokenizer.with_bos(self.tokenizer.encode_pieces(template.render(prompt)))
+        token_ids = self.tokenizer.encode_pieces(template.render(prompt))
+        return self.tokenizer.with_bos(token_ids) if add_special_tokens else token_ids
+
+    def decode(self, prompt: TokenPrompt) -> str:
+        """The text of tokens, special ones included.
+
+        Raises:
+            RequestError: an id outside the vocabulary.
+
+        """
+        return self.tokenizer.decode(self._checked(prompt), skip_special_tokens=False)
+
+    def spell(self, token_ids: list[int]) -> tuple[str, ...]:
+        """How the vocabulary writes each of the tokens."""
+        return tuple(self.tokenizer.token_text(token_id) or "" for token_id in token_ids)

@@ -120,15 +120,16 @@ class Tokenizer:
         """Number of tokens, added ones included."""
         return int(self._plain.get_vocab_size(with_added_tokens=True))
 
-    def encode_text(self, text: str, field: str = "text_input") -> list[int]:
-        """Tokenize text that is trusted throughout; begins with BOS once, if this model's texts do.
+    def encode_text(self, text: str, field: str = "text_input", *, add_bos: bool = True) -> list[int]:
+        """Tokenize text that is trusted throughout; with `add_bos` it begins as this model's texts do.
 
         Raises:
             RequestError: the text holds half of a surrogate pair; it names `field`.
 
         """
         check_unicode(text, field)
-        return self.with_bos(self._plain.encode(text, add_special_tokens=False).ids)
+        token_ids = list(self._plain.encode(text, add_special_tokens=False).ids)
+        return self.with_bos(token_ids) if add_bos else token_ids
 
     def encode_pieces(self, pieces: Sequence[Piece], field: str = "messages") -> list[int]:
         """Tokenize the pieces as one text, but read reserved tokens only where a trusted piece holds them.

@@ -13,7 +13,7 @@ from pathlib import Path
 import triton_python_backend_utils as pb_utils  # noqa: TID251
 
 from uzu_contract.errors import ErrorCode, RequestError, unsupported
-from uzu_contract.request import GenerateRequest, Prompt, TextPrompt, decode_request
+from uzu_contract.request import GenerateRequest, Operation, Prompt, TextPrompt, decode_request
 from uzu_contract.response import GenerateChunk, encode_chunk
 from uzu_contract.tensors import INPUTS, OUTPUTS
 from uzu_native.delivery import Delivery, Responder
@@ -22,6 +22,7 @@ from uzu_native.machine_share import MachineShare
 from uzu_native.metrics_reporter import MakeSeries, MetricsReporter
 from uzu_native.model_folder import ModelFolderError
 from uzu_native.options import MOST_THREADS, load_options
+from uzu_native.questions import answer_question
 
 
 class TritonPythonModel:
@@ -108,6 +109,9 @@ class TritonPythonModel:
 
     def _submit(self, request: GenerateRequest, responder: Responder, port: _Port) -> None:
         try:
+            if request.operation is not Operation.GENERATE:
+                responder.on_chunk(answer_question(request, self._prompts, self._engine.context_tokens))
+                return
             self._prompts.check_size(request.prompt, self._engine.context_tokens)
             prompt_ids = self._prompts.encode(request.prompt)
             if request.echo_prompt:

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from uzu_contract.request import (
     MAX_DEADLINE_MS,
     ChatPrompt,
     GenerateRequest,
+    Operation,
     TextPrompt,
     TokenPrompt,
     decode_request,
@@ -19,6 +21,7 @@ from uzu_contract.request import (
 from uzu_contract.response import (
     FinishReason,
     GenerateChunk,
+    ModelDetails,
     decode_chunk,
     encode_chunk,
     select_outputs,
@@ -192,7 +195,7 @@ MESSAGES = json.dumps({"messages": [{"role": "user", "content": "hi"}]})
         ({"text_input": strings(b"\xff")}, "invalid_parameter", "text_input"),
         ({"text_input": np.array([], dtype=np.object_)}, "invalid_parameter", "text_input"),
         ({"unknown": strings("a")}, "invalid_parameter", "unknown"),
-        ({"text_input": strings("a"), "operation": strings("embed")}, "unsupported_operation", "operation"),
+        ({"text_input": strings("a"), "operation": strings("embed")}, "invalid_parameter", "operation"),
         ({"text_input": strings("a"), "operation": strings("fly")}, "invalid_parameter", "operation"),
         (
             {"text_input": strings("a"), "sampling_parameters": strings("{")},
@@ -352,3 +355,53 @@ def test_errors_survive_the_wire(code, message, param):
 def test_foreign_errors_are_not_ours():
     assert RequestError.from_wire("Stub process is not healthy.") is None
     assert RequestError.from_wire("nice try [uzu:root_access]") is None
+
+
+@pytest.mark.parametrize(
+    ("operation", "prompt"),
+    [
+        (Operation.TOKENIZE, TextPrompt("a b")),
+        (Operation.TOKENIZE, ChatPrompt(({"role": "user", "content": "x"},))),
+        (Operation.DETOKENIZE, TokenPrompt((1, 2))),
+        (Operation.DESCRIBE, TextPrompt("")),
+    ],
+)
+@pytest.mark.parametrize("special", [True, False])
+def test_questions_travel(operation, prompt, special):
+    request = GenerateRequest(
+        prompt=prompt, operation=operation, add_special_tokens=special, priority=3, cache_salt="s"
+    )
+    tensors, parameters = encode_request(request)
+    decoded = decode_request(tensors, parameters, OUTPUT_NAMES)
+    expected = {"text_output", "token_ids", "finish_reason", "num_input_tokens", "details"}
+    assert decoded.outputs == expected
+    assert decoded == replace(request, outputs=decoded.outputs)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "param"),
+    [
+        ({"operation": strings("tokenize")}, "operation"),
+        ({"operation": strings("tokenize"), "input_ids": np.array([1], np.int32)}, "operation"),
+        ({"operation": strings("detokenize"), "text_input": strings("a")}, "operation"),
+        ({"operation": strings("describe"), "text_input": strings("a")}, "operation"),
+        (
+            {"operation": strings("tokenize"), "text_input": strings("a"), "stream": np.array([True])},
+            "stream",
+        ),
+    ],
+)
+def test_questions_with_a_wrong_prompt(tensors, param):
+    with pytest.raises(RequestError) as raised:
+        decode_request(tensors, {}, OUTPUT_NAMES)
+    assert raised.value.param == param
+
+
+def test_details_travel():
+    details = ModelDetails(
+        context_tokens=9, operations=("generate",), has_chat_template=True, tokens=("a", "\u0120b")
+    )
+    for sent in (details, replace(details, tokens=None)):
+        chunk = GenerateChunk(text="x", details=sent)
+        assert decode_chunk(encode_chunk(chunk, {"text_output", "details"})).details == sent
+    assert "details" not in encode_chunk(GenerateChunk(text="x"), OUTPUT_NAMES)
