@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from uzu_contract.errors import RequestError
-from uzu_gateway.api import chat, completions, health, metrics, models
+from uzu_gateway.api import chat, completions, health, metrics, models, tokens, unserved, vectors
 from uzu_gateway.context import Gateway, record_of
 from uzu_gateway.disconnect import ClientLeftError
 from uzu_gateway.engine.port import Engine, EngineError
@@ -24,7 +24,16 @@ from uzu_gateway.settings import Settings
 from uzu_gateway.sse import CLIENT_LEFT_STATUS
 from uzu_gateway.telemetry import Telemetry
 
-ROUTERS = (completions.router, chat.router, models.router, health.router, metrics.router)
+ROUTERS = (
+    completions.router,
+    chat.router,
+    tokens.router,
+    models.router,
+    vectors.router,
+    unserved.router,
+    health.router,
+    metrics.router,
+)
 LAST_WORDS_S = 1.0
 _ANSWERED = (GatewayError, RequestError, EngineError, HTTPException, RequestValidationError)
 

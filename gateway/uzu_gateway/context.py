@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from starlette.requests import Request
 
-from uzu_gateway.engine.port import Engine, ModelInfo, ModelNotFoundError
+from uzu_contract.errors import RequestError
+from uzu_gateway.engine.port import Capability, Engine, ModelInfo, ModelNotFoundError, cannot
 from uzu_gateway.errors import GatewayError
 from uzu_gateway.generation import Generations
+from uzu_gateway.keys import read_key
 from uzu_gateway.settings import Settings
 from uzu_gateway.telemetry import RequestRecord, Telemetry
 
@@ -16,7 +19,7 @@ RECORD_KEY = "uzu.record"
 """Where the ASGI scope holds the `RequestRecord`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Gateway:
     """The parts of a running gateway; `request.app.state.gateway`.
 
@@ -31,33 +34,51 @@ class Gateway:
     engine: Engine
     telemetry: Telemetry
 
+    @cached_property
+    def admin_key(self) -> str | None:
+        """The administrator's key, if there is one."""
+        path = self.settings.admin_key_file
+        return None if path is None else read_key(path)
+
     @property
     def generations(self) -> Generations:
         """Runs generations."""
         return Generations(self.engine, self.telemetry)
 
-    async def resolve_model(self, name: str | None) -> str:
+    async def resolve_model(self, name: str | None, capability: Capability | None = None) -> str:
         """The served model that a body means.
+
+        Args:
+            name: as the body gives it.
+            capability: what it must be able to do; one that is left out is looked for among those.
 
         Raises:
             GatewayError: none was named and there is more than one (or none) to choose from.
             ModelNotFoundError: it is not served.
+            RequestError: it lacks the capability.
             EngineError: nobody can tell.
 
         """
-        served = [model.name for model in await self.engine.list_models()]
+        served = {model.name: model for model in await self.engine.list_models()}
+        able = [m for m, info in served.items() if capability is None or capability in info.capabilities]
         wanted = name if name is not None else self.settings.default_model
-        if wanted is not None:
-            if wanted in served:
-                return wanted
+        if wanted is not None and wanted not in served:
             raise ModelNotFoundError(wanted)
-        if not served:
-            raise GatewayError("no_backend", "No model is ready. Try again shortly.")
-        if len(served) > 1:
-            raise GatewayError(
-                "model_required", f"model: is required; this server has {', '.join(served)}", "model"
-            )
-        return served[0]
+        if wanted is None:
+            if not served:
+                raise GatewayError("no_backend", "No model is ready. Try again shortly.")
+            if len(able) > 1 or not able:
+                names = able or list(served)
+                if len(names) > 1:
+                    raise GatewayError(
+                        "model_required", f"model: is required; this server has {', '.join(names)}", "model"
+                    )
+            wanted = (able or list(served))[0]
+        if capability is not None and wanted not in able:
+            refusal = cannot(wanted, capability)
+            others = f"; {', '.join(able)} can" if able else "; no model of this server can"
+            raise RequestError(refusal.code, refusal.message + others, refusal.param)
+        return wanted
 
     async def find_model(self, name: str) -> ModelInfo:
         """A served model, by name.

@@ -21,6 +21,8 @@ from uzu_gateway.schemas.chat import ChatRequest
 from uzu_gateway.schemas.completions import CompletionRequest
 from uzu_gateway.schemas.fields import GenerationFields
 from uzu_gateway.schemas.refused import IGNORED, REFUSED, shown_values
+from uzu_gateway.schemas.tokens import DetokenizeRequest, TokenizeRequest
+from uzu_gateway.schemas.vectors import EmbeddingsRequest, RerankRequest, ScoreRequest
 from uzu_gateway.settings import Settings
 
 Rows = Iterable[Sequence[str]]
@@ -87,6 +89,11 @@ TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "fields": lambda: _fields_table(GenerationFields),
         "completions": lambda: _fields_table(CompletionRequest, GenerationFields.model_fields),
         "chat": lambda: _fields_table(ChatRequest, GenerationFields.model_fields),
+        "tokenize": lambda: _fields_table(TokenizeRequest),
+        "detokenize": lambda: _fields_table(DetokenizeRequest),
+        "embeddings": lambda: _fields_table(EmbeddingsRequest),
+        "rerank": lambda: _fields_table(RerankRequest),
+        "score": lambda: _fields_table(ScoreRequest),
         "refused": lambda: _table(
             ("field", "accepted values"),
             ((f"`{name}`", f"`{shown_values(name)}`") for name in sorted(REFUSED)),

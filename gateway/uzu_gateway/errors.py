@@ -20,10 +20,13 @@ from uzu_gateway.engine.port import (
     EngineFaultError,
     EngineTimeoutError,
     EngineUnavailableError,
+    ModelControlError,
     ModelNotFoundError,
 )
 
-ErrorType = Literal["invalid_request_error", "rate_limit_error", "server_error"]
+ErrorType = Literal[
+    "invalid_request_error", "authentication_error", "permission_error", "rate_limit_error", "server_error"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,10 @@ ERRORS: Mapping[str, ErrorSpec] = {
     ErrorCode.UNSUPPORTED_OPERATION: _client(400, "the model cannot do what was asked for"),
     ErrorCode.CONTEXT_LENGTH_EXCEEDED: _client(400, "prompt and `max_tokens` do not fit the model's context"),
     "model_required": _client(400, "`model` was left out and there is more than one to choose from"),
+    "invalid_api_key": ErrorSpec(401, "authentication_error", False, "no key was sent, or a wrong one"),
+    "permission_denied": ErrorSpec(
+        403, "permission_error", False, "the gateway is not configured to allow it"
+    ),
     "model_not_found": _client(404, "no model of that name is served"),
     "not_found": _client(404, "no such route"),
     "method_not_allowed": _client(405, "the route exists, but not with this method; see `Allow`"),
@@ -71,6 +78,7 @@ ERRORS: Mapping[str, ErrorSpec] = {
     ErrorCode.CANCELLED: _server(502, "the backend cancelled the request, although its client waited"),
     "internal_error": _server(500, "a fault of the gateway; its log has the request id"),
     ErrorCode.ENGINE_FAILED: _server(502, "the engine failed while serving the request"),
+    "model_load_failed": _server(502, "the backend could not load the model; its log says why"),
     "upstream_error": _server(502, "the backend failed, or answered what makes no sense"),
     "no_backend": _server(503, "no backend is reachable, or none is ready", 2),
     ErrorCode.SHUTTING_DOWN: _server(503, "the model or the server is being stopped", 2),
@@ -135,6 +143,18 @@ def as_gateway_error(error: BaseException) -> GatewayError:
             return _from_contract(error)
         case ModelNotFoundError():
             return GatewayError("model_not_found", f"model: no model {error.model!r:.80} is served", "model")
+        case ModelControlError(disabled=True):
+            return GatewayError(
+                ErrorCode.UNSUPPORTED_OPERATION,
+                "This backend loads and unloads no models on request: start tritonserver with "
+                "--model-control-mode=explicit.",
+            )
+        case ModelControlError():
+            return GatewayError(
+                "model_load_failed",
+                f"model: {error.model!r:.80} could not be loaded; the log says why",
+                "model",
+            )
         case EngineUnavailableError():
             return GatewayError("no_backend", "No backend is ready to serve this request. Try again shortly.")
         case EngineTimeoutError():

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from uzu_gateway.keys import read_key
 
 MEBIBYTE = 1 << 20
+
+
+def _readable(path: Path) -> Path:
+    read_key(path)
+    return path
+
+
+AdminKeyFile = Annotated[Path, AfterValidator(_readable)]
 
 
 class Settings(BaseModel):
@@ -29,6 +40,10 @@ class Settings(BaseModel):
         default=None,
         min_length=1,
         description="model of requests that name none (needed when several are served)",
+    )
+    admin_key_file: AdminKeyFile | None = Field(
+        default=None,
+        description="file whose first line is the key that loads and unloads models; without it nobody may",
     )
     max_body_bytes: int = Field(default=64 * MEBIBYTE, ge=1, description="longest request body")
     max_prompts: int = Field(

@@ -151,7 +151,9 @@ def _run(
             failure=ExitCode.TRITON_FAILED,
             explain=explain_failure,
             hides=hides_nothing if plan.verbose else lambda line: is_noise(line) or is_table(line),
-            repair=Repair(whole=StubWatch(), clean=run.remove_shared_memory, loss="lost its Python stub"),
+            repair=Repair(
+                whole=StubWatch(plan.is_ready), clean=run.remove_shared_memory, loss="lost its Python stub"
+            ),
         ),
         Service(
             name="gateway",

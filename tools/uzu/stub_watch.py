@@ -6,6 +6,7 @@ that were running (server#3678).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from uzu.guardian import descendants
@@ -13,9 +14,16 @@ from uzu.triton import STUB
 
 
 class StubWatch:
-    """Counts the stubs below one Triton's guardian, and knows how many there have been."""
+    """Counts the stubs below one Triton's guardian, and knows how many there have been.
 
-    def __init__(self) -> None:
+    Args:
+        is_ready: whether Triton says that every model can be asked; a model that was unloaded on request has
+            no stub, and needs none.
+
+    """
+
+    def __init__(self, is_ready: Callable[[], bool]) -> None:
+        self._is_ready = is_ready
         self._guardian = 0
         self._expected = 0
 
@@ -24,7 +32,7 @@ class StubWatch:
         running = sum(map(_is_stub, descendants(guardian)))
         if guardian != self._guardian:
             self._guardian, self._expected = guardian, running
-        return running >= self._expected
+        return running >= self._expected or not self._is_ready()
 
 
 def _is_stub(process: int) -> bool:

@@ -7,14 +7,22 @@ import math
 import re
 import zlib
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 
 from uzu_contract.logprobs import PromptLogprobs, ScoredToken, TokenLogprobs
-from uzu_contract.request import ChatPrompt, GenerateRequest, TextPrompt
-from uzu_contract.response import FinishReason, GenerateChunk
-from uzu_gateway.engine.port import EngineUnavailableError, ModelInfo, ModelNotFoundError
+from uzu_contract.request import ChatPrompt, GenerateRequest, Operation, TextPrompt, TokenPrompt
+from uzu_contract.response import FinishReason, GenerateChunk, ModelDetails
+from uzu_gateway.engine.port import (
+    Capability,
+    Embedding,
+    EngineUnavailableError,
+    ModelInfo,
+    ModelNotFoundError,
+    Score,
+    cannot,
+)
 
 _PIECES = re.compile(r"\s*\S+\s*?|\s+")
 _CREATED = 1_700_000_000
@@ -44,10 +52,15 @@ class FakeBehaviour:
     finish_reason: FinishReason | None = FinishReason.STOP
 
 
+LANGUAGE_MODEL = frozenset({Capability.COMPLETION, Capability.CHAT, Capability.TOKENIZE})
+_EMBEDDING_LENGTH = 8
+
+
 class FakeEngine:
     """Implements `Engine` without a backend, and counts what becomes of its generations.
 
-    `behaviour`, `models` and `ready` may be changed at any time; they count for what begins later.
+    `behaviour`, `models`, `capabilities` and `ready` may be changed at any time; they count for what
+    begins later.
     """
 
     def __init__(
@@ -56,8 +69,11 @@ class FakeEngine:
         behaviour: FakeBehaviour | None = None,
         *,
         ready: bool = True,
+        capabilities: frozenset[Capability] = LANGUAGE_MODEL,
     ) -> None:
         self.models = models
+        self.unloaded: set[str] = set()
+        self.capabilities = capabilities
         self.behaviour = behaviour or FakeBehaviour()
         self.ready = ready
         self.started = 0
@@ -65,6 +81,7 @@ class FakeEngine:
         self.failed = 0
         self.cancelled = 0
         self.closed = False
+        self._words: dict[int, str] = {}
         self.requests: deque[tuple[str, GenerateRequest, str]] = deque(maxlen=1024)
 
     @property
@@ -83,10 +100,11 @@ class FakeEngine:
         self.started += 1
         self.requests.append((model, request, request_id))
         try:
-            if not self.ready:
-                raise EngineUnavailableError("the fake is not ready")
-            if model not in self.models:
-                raise ModelNotFoundError(model)
+            self._check(model)
+            if request.operation is not Operation.GENERATE:
+                yield self._answer_question(request)
+                self.finished += 1
+                return
             async for chunk in self._chunks(request, self.behaviour_for(request)):
                 yield chunk
         except (asyncio.CancelledError, GeneratorExit):
@@ -98,19 +116,83 @@ class FakeEngine:
         else:
             self.finished += 1
 
+    async def embed(self, model: str, texts: Sequence[str], request_id: str) -> tuple[Embedding, ...]:  # noqa: ARG002
+        """See `Engine.embed`: the same text has the same vector of unit length."""
+        self._check(model, Capability.EMBEDDING)
+        return tuple(Embedding(_vector(text), len(_PIECES.findall(text))) for text in texts)
+
+    async def score(
+        self,
+        model: str,
+        pairs: Sequence[tuple[str, str]],
+        request_id: str,  # noqa: ARG002
+    ) -> tuple[Score, ...]:
+        """See `Engine.score`: the share of the first text's words that the second has."""
+        self._check(model, Capability.SCORE)
+        scores = []
+        for first, second in pairs:
+            words, found = first.split(), second.split()
+            share = sum(word in found for word in words) / max(1, len(words))
+            scores.append(Score(share, len(words) + len(found)))
+        return tuple(scores)
+
+    async def load_model(self, model: str) -> None:
+        """See `Engine.load_model`; its repository is `models`."""
+        if model not in self.models:
+            raise ModelNotFoundError(model)
+        self.unloaded.discard(model)
+
+    async def unload_model(self, model: str) -> None:
+        """See `Engine.unload_model`."""
+        self._check(model)
+        self.unloaded.add(model)
+
     async def list_models(self) -> tuple[ModelInfo, ...]:
         """See `Engine.list_models`."""
         if not self.ready:
             raise EngineUnavailableError("the fake is not ready")
-        return tuple(ModelInfo(name, _CREATED) for name in sorted(self.models))
+        return tuple(
+            ModelInfo(name, _CREATED, self.capabilities, CONTEXT_LENGTH)
+            for name in sorted(set(self.models) - self.unloaded)
+        )
 
     async def is_ready(self) -> bool:
         """See `Engine.is_ready`."""
-        return self.ready and bool(self.models)
+        return self.ready and bool(set(self.models) - self.unloaded)
 
     async def close(self) -> None:
         """See `Engine.close`."""
         self.closed = True
+
+    def _check(self, model: str, capability: Capability | None = None) -> None:
+        if not self.ready:
+            raise EngineUnavailableError("the fake is not ready")
+        if model not in self.models or model in self.unloaded:
+            raise ModelNotFoundError(model)
+        if capability is not None and capability not in self.capabilities:
+            raise cannot(model, capability)
+
+    def _answer_question(self, request: GenerateRequest) -> GenerateChunk:
+        """Words are tokens, whose ids `detokenize` knows once it has met them in `tokenize`."""
+        pieces = [] if request.operation is Operation.DESCRIBE else _prompt_pieces(request)
+        text = ""
+        if request.operation is Operation.TOKENIZE:
+            self._words.update({token_id(piece): piece for piece in pieces})
+        elif isinstance(request.prompt, TokenPrompt):
+            text = "".join(self._words.get(token, f" {token}") for token in request.prompt.token_ids)
+            pieces = []
+        return GenerateChunk(
+            text=text,
+            token_ids=tuple(map(token_id, pieces)),
+            finish_reason=FinishReason.STOP,
+            num_input_tokens=len(pieces),
+            details=ModelDetails(
+                context_tokens=CONTEXT_LENGTH,
+                operations=tuple(operation.value for operation in Operation),
+                has_chat_template=True,
+                tokens=tuple(pieces) if request.operation is Operation.TOKENIZE else None,
+            ),
+        )
 
     async def _chunks(
         self, request: GenerateRequest, behaviour: FakeBehaviour
@@ -175,6 +257,15 @@ def _prompt_logprobs(pieces: list[str], count: int | None) -> PromptLogprobs | N
 def token_id(piece: str) -> int:
     """The fake's token for a word."""
     return zlib.crc32(piece.encode("utf-8", "surrogatepass")) % _TOKEN_IDS
+
+
+def _vector(text: str) -> tuple[float, ...]:
+    raw = [
+        zlib.crc32(f"{place}{text}".encode("utf-8", "surrogatepass")) - 2**31
+        for place in range(_EMBEDDING_LENGTH)
+    ]
+    length = math.hypot(*raw)
+    return tuple(value / length for value in raw)
 
 
 def _prompt_pieces(request: GenerateRequest) -> list[str]:

@@ -53,6 +53,10 @@ class ServedModels:
             raise self._answer.with_traceback(None)
         return self._answer
 
+    def forget(self) -> None:
+        """Ask anew when the list is wanted next; for when it is known to have changed."""
+        self._answered_at = float("-inf")
+
     async def close(self) -> None:
         """Stop asking; who waits gets `EngineUnavailableError`."""
         if self._refresh is not None:

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 import tritonclient.grpc.aio as triton
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from tritonclient.utils import np_to_triton_dtype
 
 from uzu_contract.errors import RequestError
-from uzu_contract.request import GenerateRequest, encode_request
-from uzu_contract.response import GenerateChunk, decode_chunk
-from uzu_gateway.engine.port import EngineError, EngineFaultError, EngineUnavailableError, ModelInfo
+from uzu_contract.request import GenerateRequest, Operation, TextPrompt, encode_request
+from uzu_contract.response import GenerateChunk, ModelDetails, decode_chunk
+from uzu_gateway.engine.port import (
+    Capability,
+    Embedding,
+    EngineError,
+    EngineFaultError,
+    EngineUnavailableError,
+    ModelInfo,
+    Score,
+    cannot,
+)
 from uzu_gateway.engine.served_models import ServedModels
-from uzu_gateway.engine.triton_errors import translate
+from uzu_gateway.engine.triton_errors import status_name, translate
+from uzu_gateway.engine.triton_models import CONTROL_TIMEOUT_S, TritonModels
 
 FINAL_RESPONSE = "triton_final_response"
-LLM_INPUT = "messages"
-"""A model is an LLM of the contract when it has this input."""
+_DETAILS = frozenset({"details", "finish_reason"})
 
 _CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", -1),
@@ -40,7 +49,6 @@ _CHANNEL_OPTIONS = (
     # Requests are small and wait for nothing: a channel is not shared with other gateways in the process.
     ("grpc.use_local_subchannel_pool", 1),
 )
-_CONTROL_TIMEOUT_S = 5.0
 _READ_OUT_TIMEOUT_S = 5.0
 _MODELS_STALE_S = 10.0
 
@@ -60,9 +68,9 @@ class TritonEngine:
         self._request_timeout_s = request_timeout_s
         self._client: triton.InferenceServerClient | None = None
         self._reading_out: set[asyncio.Task[None]] = set()
-        self._created: dict[str, int] = {}
+        self._triton_models = TritonModels(self._connection, self._describe)
         self._models = ServedModels(
-            self._ask_for_models, ttl_s=models_ttl_s, timeout_s=_CONTROL_TIMEOUT_S, stale_s=_MODELS_STALE_S
+            self._triton_models.ask, ttl_s=models_ttl_s, timeout_s=CONTROL_TIMEOUT_S, stale_s=_MODELS_STALE_S
         )
 
     async def generate(
@@ -79,7 +87,7 @@ class TritonEngine:
                 if error is not None:
                     over = True
                     await self._read_out(call)
-                    raise translate(_status_name(error), error.message(), model)
+                    raise translate(status_name(error), error.message(), model)
                 response = result.get_response()
                 final = response.parameters[FINAL_RESPONSE].bool_param
                 if response.outputs:
@@ -118,6 +126,33 @@ class TritonEngine:
         task.add_done_callback(self._reading_out.discard)
         await asyncio.shield(task)
 
+    async def embed(self, model: str, texts: Sequence[str], request_id: str) -> tuple[Embedding, ...]:  # noqa: ARG002
+        """See `Engine.embed`; no model of the contract makes embeddings."""
+        raise cannot(model, Capability.EMBEDDING)
+
+    async def score(
+        self,
+        model: str,
+        pairs: Sequence[tuple[str, str]],  # noqa: ARG002
+        request_id: str,  # noqa: ARG002
+    ) -> tuple[Score, ...]:
+        """See `Engine.score`; no model of the contract gives scores."""
+        raise cannot(model, Capability.SCORE)
+
+    async def load_model(self, model: str) -> None:
+        """See `Engine.load_model`."""
+        try:
+            await self._triton_models.load(model)
+        finally:
+            self._models.forget()
+
+    async def unload_model(self, model: str) -> None:
+        """See `Engine.unload_model`."""
+        try:
+            await self._triton_models.unload(model)
+        finally:
+            self._models.forget()
+
     async def list_models(self) -> tuple[ModelInfo, ...]:
         """See `Engine.list_models`; remembered for `models_ttl_s`."""
         return await self._models.get()
@@ -132,6 +167,7 @@ class TritonEngine:
     async def close(self) -> None:
         """See `Engine.close`."""
         await self._models.close()
+        await self._triton_models.close()
         client, self._client = self._client, None
         if client is not None:
             await client.close()
@@ -142,27 +178,14 @@ class TritonEngine:
             self._client = triton.InferenceServerClient(self._url, channel_args=_CHANNEL_OPTIONS)
         return self._client
 
-    async def _ask_for_models(self) -> tuple[ModelInfo, ...]:
-        client = self._connection()
-        try:
-            index = await client.get_model_repository_index(client_timeout=_CONTROL_TIMEOUT_S)
-        except InferenceServerException as error:
-            raise translate(_status_name(error), error.message(), "") from None
-        names = sorted({entry.name for entry in index.models if entry.state == "READY"})
-        are_llms = await asyncio.gather(*(self._is_llm(name) for name in names))
-        now = int(time.time())
-        self._created = {
-            name: self._created.get(name, now) for name, yes in zip(names, are_llms, strict=True) if yes
-        }
-        return tuple(ModelInfo(name, created) for name, created in self._created.items())
-
-    async def _is_llm(self, name: str) -> bool:
-        try:
-            metadata = await self._connection().get_model_metadata(name, client_timeout=_CONTROL_TIMEOUT_S)
-        except InferenceServerException:
-            # Unloaded since the index was read.
-            return False
-        return any(tensor.name == LLM_INPUT for tensor in metadata.inputs)
+    async def _describe(self, model: str) -> ModelDetails | None:
+        request = GenerateRequest(prompt=TextPrompt(""), operation=Operation.DESCRIBE, outputs=_DETAILS)
+        details = None
+        async with aclosing(self.generate(model, request, "uzu-describe")) as chunks:
+            # To its end, since a call that ends by itself is not to be cancelled.
+            async for chunk in chunks:
+                details = chunk.details or details
+        return details
 
 
 async def _once(inference: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
@@ -191,10 +214,6 @@ def _decode(result: Any, response: Any) -> GenerateChunk:
         return decode_chunk(arrays)
     except (ValueError, IndexError, KeyError, TypeError) as error:
         raise EngineFaultError(f"a response breaks the contract: {error}") from None
-
-
-def _status_name(error: InferenceServerException) -> str:
-    return (error.status() or "").removeprefix("StatusCode.")
 
 
 def _is_cancelled_itself() -> bool:

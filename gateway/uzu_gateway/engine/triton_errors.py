@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from tritonclient.utils import InferenceServerException
+
 from uzu_contract.errors import ErrorCode, RequestError
 from uzu_gateway.engine.port import (
     EngineFaultError,
@@ -15,6 +17,11 @@ from uzu_gateway.engine.port import (
 _UNKNOWN_MODEL = re.compile(r"unknown model|is not found|has no available versions", re.IGNORECASE)
 _QUEUE_FULL = re.compile(r"exceeds maximum queue size", re.IGNORECASE)
 _DEAD_BACKEND = re.compile(r"is not healthy|not ready|unavailable", re.IGNORECASE)
+
+
+def status_name(error: InferenceServerException) -> str:
+    """The gRPC status of an error, `UNAVAILABLE`, or empty."""
+    return (error.status() or "").removeprefix("StatusCode.")
 
 
 def translate(status: str, text: str, model: str) -> Exception:

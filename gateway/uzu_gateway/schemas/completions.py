@@ -28,7 +28,7 @@ def parse_prompts(value: object) -> Prompts:
     if not value:
         raise invalid("prompt", "must not be an empty list")
     if _is_number(value[0]):
-        return (_tokens("prompt", value),)
+        return (token_prompt("prompt", value),)
     return tuple(_one(f"prompt[{index}]", item) for index, item in enumerate(value))
 
 
@@ -36,11 +36,17 @@ def _one(where: str, item: object) -> TextPrompt | TokenPrompt:
     if isinstance(item, str):
         return TextPrompt(item)
     if isinstance(item, list) and item:
-        return _tokens(where, item)
+        return token_prompt(where, item)
     raise invalid(where, "must be a string or a list of token ids")
 
 
-def _tokens(where: str, items: list[Any]) -> TokenPrompt:
+def token_prompt(where: str, items: list[Any]) -> TokenPrompt:
+    """A prompt of token ids.
+
+    Raises:
+        RequestError: an item is none; `param` begins with `where`.
+
+    """
     for index, item in enumerate(items):
         if not isinstance(item, int) or isinstance(item, bool) or not 0 <= item <= MAX_TOKEN_ID:
             raise invalid(f"{where}[{index}]", f"must be a token id between 0 and {MAX_TOKEN_ID}")

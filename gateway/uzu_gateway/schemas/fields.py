@@ -11,6 +11,12 @@ from uzu_contract.sampling import MAX_STOP_STRINGS
 MAX_CHOICES = 128
 
 
+MODEL: Any = Field(
+    default=None,
+    description="a name from `/v1/models`; may be left out when one is served, or one is the default",
+)
+
+
 class StreamOptions(BaseModel):
     """What a stream carries beside its text."""
 
@@ -29,10 +35,7 @@ class GenerationFields(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    model: str | None = Field(
-        default=None,
-        description="a name from `/v1/models`; may be left out when one is served, or one is the default",
-    )
+    model: str | None = MODEL
     max_tokens: int | None = Field(
         default=None, description="most tokens to generate; all that fit when left out"
     )

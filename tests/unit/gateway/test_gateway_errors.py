@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -23,13 +24,26 @@ POSTS: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "a b"},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "a b"}]},
 }
-ROUTES = sorted({route.path for router in ROUTERS for route in router.routes})  # type: ignore[attr-defined]
+BODILESS = {
+    "/v1/models/{model_id}/load",
+    "/v1/models/{model_id}/unload",
+    *(f"/v1/audio/{name}" for name in ("transcriptions", "translations", "speech")),
+    *(f"/v1/images/{name}" for name in ("generations", "edits", "variations")),
+}
+"""Routes that take a POST and read no JSON."""
+METHODS: dict[str, set[str]] = {}
+for _router in ROUTERS:
+    for _route in _router.routes:
+        METHODS.setdefault(_route.path, set()).update(_route.methods)  # type: ignore[attr-defined]
+ROUTES = sorted(METHODS)
+JSON_ROUTES = sorted(path for path, methods in METHODS.items() if "POST" in methods and path not in BODILESS)
 JSON = {"content-type": "application/json"}
 
 
 def test_the_routes_are_known() -> None:
-    assert set(POSTS) <= set(ROUTES)
-    assert len(ROUTES) == 7
+    assert set(POSTS) <= set(JSON_ROUTES)
+    assert set(ROUTES) > BODILESS
+    assert len(JSON_ROUTES) >= 7
 
 
 @pytest.mark.parametrize("path", ROUTES)
@@ -37,12 +51,12 @@ def test_the_routes_are_known() -> None:
 async def test_wrong_methods(
     client: httpx.AsyncClient, assert_error: AssertError, path: str, method: str
 ) -> None:
-    right = "POST" if path in POSTS else "GET"
-    if method == right:
+    # What stands below a model's name is a name too, when it is asked for.
+    if method in METHODS[path] or (method == "GET" and path.startswith("/v1/models/")):
         return
-    response = await client.request(method, path.replace("{model_id:path}", "fake"))
+    response = await client.request(method, re.sub(r"\{[^}]+\}", "fake", path))
     assert_error(response, 405, "method_not_allowed")
-    assert response.headers["allow"] == right
+    assert set(response.headers["allow"].split(", ")) <= METHODS[path]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +69,7 @@ async def test_unknown_routes(
     assert_error(await client.request(method, path), 404, "not_found")
 
 
-@pytest.mark.parametrize("path", POSTS)
+@pytest.mark.parametrize("path", JSON_ROUTES)
 @pytest.mark.parametrize(
     ("body", "code"),
     [

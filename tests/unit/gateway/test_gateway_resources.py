@@ -8,7 +8,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from uzu_gateway.engine.fake import FakeEngine
+from uzu_gateway.engine.fake import CONTEXT_LENGTH, FakeEngine
 
 AssertError = Callable[..., dict[str, Any]]
 
@@ -18,7 +18,9 @@ async def test_models(client: httpx.AsyncClient, engine: FakeEngine, assert_erro
     body = (await client.get("/v1/models")).json()
     assert body["object"] == "list"
     assert [model["id"] for model in body["data"]] == ["a", "b"]
-    assert set(body["data"][0]) == {"id", "object", "created", "owned_by"}
+    assert set(body["data"][0]) == {"id", "object", "created", "owned_by", "max_model_len", "capabilities"}
+    assert body["data"][0]["capabilities"] == ["chat", "completion", "tokenize"]
+    assert body["data"][0]["max_model_len"] == CONTEXT_LENGTH
     assert (await client.get("/v1/models/a")).json() == body["data"][0]
     for name in ("c", "org/model", "a/"):
         assert_error(await client.get(f"/v1/models/{name}"), 404, "model_not_found", "model")

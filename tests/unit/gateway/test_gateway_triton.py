@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
@@ -14,13 +15,15 @@ from tritonclient.utils import serialize_byte_tensor
 
 from uzu_contract.errors import ErrorCode, RequestError
 from uzu_contract.request import GenerateRequest, TextPrompt, decode_request
-from uzu_contract.response import FinishReason, GenerateChunk, encode_chunk
+from uzu_contract.response import FinishReason, GenerateChunk, ModelDetails, encode_chunk
 from uzu_contract.sampling import SamplingParams
 from uzu_gateway.engine.codec import OUTPUTS
 from uzu_gateway.engine.port import (
+    Capability,
     EngineFaultError,
     EngineTimeoutError,
     EngineUnavailableError,
+    ModelControlError,
     ModelNotFoundError,
 )
 from uzu_gateway.engine.triton import TritonEngine
@@ -48,6 +51,9 @@ class FakeTriton(services.GRPCInferenceServiceServicer):  # type: ignore[misc]
         self.cancelled = asyncio.Event()
         self.mode = "words"
         self.index_calls = 0
+        self.describes = True
+        self.control_error = ""
+        self.controlled: list[str] = []
         self.models = {"llm": "READY", "loading": "LOADING", "other": "READY", "gone": "READY"}
 
     async def RepositoryIndex(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -65,9 +71,30 @@ class FakeTriton(services.GRPCInferenceServiceServicer):  # type: ignore[misc]
         inputs = [messages.ModelMetadataResponse.TensorMetadata(name=tensor, datatype="BYTES", shape=[1])]
         return messages.ModelMetadataResponse(name=request.name, inputs=inputs)
 
+    async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if self.control_error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, self.control_error)
+        self.controlled.append(f"load {request.model_name}")
+        self.models[request.model_name] = "READY"
+        return messages.RepositoryModelLoadResponse()
+
+    async def RepositoryModelUnload(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self.controlled.append(f"unload {request.model_name}")
+        self.models[request.model_name] = "UNAVAILABLE"
+        return messages.RepositoryModelUnloadResponse()
+
     async def ModelStreamInfer(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         self.headers = dict(context.invocation_metadata())
         async for request in requests:
+            if request.id == "uzu-describe":
+                if not self.describes:
+                    await asyncio.sleep(60)
+                details = ModelDetails(
+                    context_tokens=77, operations=("generate", "tokenize"), has_chat_template=False
+                )
+                chunk = GenerateChunk(text="", finish_reason=FinishReason.STOP, details=details)
+                yield _response(encode_chunk(chunk, {"details", "finish_reason"}), final=True)
+                return
             self.seen.append(request)
             self.started.set()
             try:
@@ -243,6 +270,54 @@ async def test_models_are_the_ready_ones_of_the_contract(start: Start) -> None:
     triton.models = {}
     assert await engine.list_models() == (model,)
     assert triton.index_calls == 1
+
+
+async def test_models_say_what_they_can_do(start: Start) -> None:
+    engine, _ = await start()
+    (model,) = await engine.list_models()
+    assert model.context_tokens == 77
+    assert model.capabilities == {Capability.COMPLETION, Capability.TOKENIZE}
+
+
+async def test_a_model_that_does_not_say_what_it_can_do_is_served_all_the_same(start: Start) -> None:
+    engine, triton = await start(models_ttl_s=0)
+    triton.describes = False
+    began = time.monotonic()
+    (model,) = await engine.list_models()
+    assert (model.context_tokens, time.monotonic() - began < 3) == (None, True)
+    assert Capability.CHAT in model.capabilities
+    began = time.monotonic()
+    await engine.list_models()
+    assert time.monotonic() - began < 0.5, "it is waited for only once"
+
+
+async def test_loading_and_unloading(start: Start) -> None:
+    engine, triton = await start(models_ttl_s=30)
+    assert await engine.is_ready()
+    await engine.unload_model("llm")
+    assert not await engine.is_ready()
+    with pytest.raises(ModelNotFoundError):
+        await engine.unload_model("llm")
+    await engine.load_model("llm")
+    assert [model.name for model in await engine.list_models()] == ["llm"]
+    assert triton.controlled == ["unload llm", "load llm"]
+    with pytest.raises(ModelNotFoundError):
+        await engine.load_model("unheard-of")
+
+
+@pytest.mark.parametrize(
+    ("text", "disabled"),
+    [
+        ("explicit model load / unload is not allowed if polling is enabled", True),
+        ("load failed for model 'llm': version 1 is at UNAVAILABLE state: Internal: secret", False),
+    ],
+)
+async def test_a_load_that_fails(start: Start, text: str, disabled: bool) -> None:
+    engine, triton = await start()
+    triton.control_error = text
+    with pytest.raises(ModelControlError) as raised:
+        await engine.load_model("llm")
+    assert raised.value.disabled is disabled
 
 
 async def test_models_follow_the_server(start: Start) -> None:
