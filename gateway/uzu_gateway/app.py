@@ -11,8 +11,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from uzu_contract.errors import RequestError
-from uzu_gateway.api import chat, completions, health, metrics, models, tokens, unserved, vectors
-from uzu_gateway.context import Gateway, record_of
+from uzu_gateway.api import chat, completions, health, metrics, models, responses, tokens, unserved, vectors
+from uzu_gateway.context import make_gateway, record_of
 from uzu_gateway.disconnect import ClientLeftError
 from uzu_gateway.engine.port import Engine, EngineError
 from uzu_gateway.errors import GatewayError, as_gateway_error
@@ -27,6 +27,7 @@ from uzu_gateway.telemetry import Telemetry
 ROUTERS = (
     completions.router,
     chat.router,
+    responses.router,
     tokens.router,
     models.router,
     vectors.router,
@@ -41,17 +42,20 @@ _ANSWERED = (GatewayError, RequestError, EngineError, HTTPException, RequestVali
 def create_app(settings: Settings, engine: Engine) -> FastAPI:
     """The gateway as an ASGI application, which owns `engine` and closes it when it stops."""
     telemetry = Telemetry()
+    gateway = make_gateway(settings, engine, telemetry)
     in_flight = RequestsInFlight(telemetry.requests_in_flight)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
+        await gateway.background.close()
         # The server has just cancelled what outlived its grace: let it say so to its clients.
         await in_flight.wait_until_none(LAST_WORDS_S)
         await engine.close()
+        await gateway.responses.close()
 
     app = FastAPI(title="Uzu", docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
-    app.state.gateway = Gateway(settings, engine, telemetry)
+    app.state.gateway = gateway
     for router in ROUTERS:
         app.include_router(router)
     for kind in _ANSWERED:

@@ -8,10 +8,12 @@ from functools import cached_property
 from starlette.requests import Request
 
 from uzu_contract.errors import RequestError
+from uzu_gateway.background import BackgroundResponses
 from uzu_gateway.engine.port import Capability, Engine, ModelInfo, ModelNotFoundError, cannot
 from uzu_gateway.errors import GatewayError
 from uzu_gateway.generation import Generations
 from uzu_gateway.keys import read_key
+from uzu_gateway.response_store import MemoryResponseStore, RedisResponseStore, ResponseStore
 from uzu_gateway.settings import Settings
 from uzu_gateway.telemetry import RequestRecord, Telemetry
 
@@ -27,18 +29,25 @@ class Gateway:
         settings: how it is configured.
         engine: what answers.
         telemetry: what it counts.
+        responses: what it remembers of `/v1/responses`.
 
     """
 
     settings: Settings
     engine: Engine
     telemetry: Telemetry
+    responses: ResponseStore
 
     @cached_property
     def admin_key(self) -> str | None:
         """The administrator's key, if there is one."""
         path = self.settings.admin_key_file
         return None if path is None else read_key(path)
+
+    @cached_property
+    def background(self) -> BackgroundResponses:
+        """Responses that nobody waits for."""
+        return BackgroundResponses(self.responses, self.generations)
 
     @property
     def generations(self) -> Generations:
@@ -92,6 +101,16 @@ class Gateway:
             if model.name == name:
                 return model
         raise ModelNotFoundError(name)
+
+
+def make_gateway(settings: Settings, engine: Engine, telemetry: Telemetry) -> Gateway:
+    """The parts that the settings ask for."""
+    responses: ResponseStore
+    if settings.redis_url is None:
+        responses = MemoryResponseStore(settings.responses_store_bytes, settings.responses_ttl_s)
+    else:
+        responses = RedisResponseStore(settings.redis_url, settings.responses_ttl_s)
+    return Gateway(settings, engine, telemetry, responses)
 
 
 def gateway_of(request: Request) -> Gateway:

@@ -21,6 +21,7 @@ from uzu_gateway.schemas.chat import ChatRequest
 from uzu_gateway.schemas.completions import CompletionRequest
 from uzu_gateway.schemas.fields import GenerationFields
 from uzu_gateway.schemas.refused import IGNORED, REFUSED, shown_values
+from uzu_gateway.schemas.responses import ResponsesRequest
 from uzu_gateway.schemas.tokens import DetokenizeRequest, TokenizeRequest
 from uzu_gateway.schemas.vectors import EmbeddingsRequest, RerankRequest, ScoreRequest
 from uzu_gateway.settings import Settings
@@ -89,6 +90,7 @@ TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "fields": lambda: _fields_table(GenerationFields),
         "completions": lambda: _fields_table(CompletionRequest, GenerationFields.model_fields),
         "chat": lambda: _fields_table(ChatRequest, GenerationFields.model_fields),
+        "responses": lambda: _fields_table(ResponsesRequest),
         "tokenize": lambda: _fields_table(TokenizeRequest),
         "detokenize": lambda: _fields_table(DetokenizeRequest),
         "embeddings": lambda: _fields_table(EmbeddingsRequest),

@@ -81,6 +81,7 @@ ERRORS: Mapping[str, ErrorSpec] = {
     "model_load_failed": _server(502, "the backend could not load the model; its log says why"),
     "upstream_error": _server(502, "the backend failed, or answered what makes no sense"),
     "no_backend": _server(503, "no backend is reachable, or none is ready", 2),
+    "store_unavailable": _server(503, "what the gateway keeps cannot be reached, or has no room", 2),
     ErrorCode.SHUTTING_DOWN: _server(503, "the model or the server is being stopped", 2),
     ErrorCode.DEADLINE_EXCEEDED: _server(504, "the request's own deadline passed"),
     "upstream_timeout": _server(504, "the backend did not finish within the gateway's limit"),

@@ -49,6 +49,17 @@ class Settings(BaseModel):
     max_prompts: int = Field(
         default=256, ge=1, le=4096, description="most prompts in one completions request"
     )
+    responses_ttl_s: float = Field(
+        default=86_400.0, gt=0, le=31_536_000, description="seconds for which `/v1/responses` are kept"
+    )
+    responses_store_bytes: int = Field(
+        default=64 * MEBIBYTE, ge=1, description="most that is kept of them in memory; the oldest go first"
+    )
+    redis_url: str | None = Field(
+        default=None,
+        pattern=r"^(rediss?|unix)://",
+        description="keep them in this Redis instead, which several gateways may share",
+    )
     strict_fields: bool = Field(
         default=False,
         description="refuse unknown fields of a body with 400 instead of ignoring and counting them",

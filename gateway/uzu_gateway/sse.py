@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -25,22 +25,41 @@ def event(payload: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
 
 
-class EventStream(Response):
-    """Sends `first`, then what `events` yields, then `[DONE]`.
+def named_event(name: str, payload: dict[str, Any]) -> bytes:
+    """One event of a stream whose events have names."""
+    return b"event: " + name.encode() + b"\n" + event(payload)
 
-    A failure on the way becomes an event with the error's body, after which the stream closes without
-    `[DONE]`; so does the server's own stop. `events` is closed in every case, at once when the client leaves.
+
+def error_event(error: GatewayError) -> bytes:
+    """The event that ends a stream of OpenAI's chunks early."""
+    return event(error.body())
+
+
+class EventStream(Response):
+    """Sends `first`, then what `events` yields, then `done`.
+
+    A failure on the way becomes an event, after which the stream closes without `done`; so does the server's
+    own stop. `events` is closed in every case, at once when the client leaves.
 
     Args:
         first: has been taken from `events`, so that what fails earlier is an ordinary response.
         events: encoded events.
         record: of the request.
+        done: ends a stream that is whole.
+        failure: writes the event for an error.
 
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: bytes, events: AsyncGenerator[bytes, None], record: RequestRecord) -> None:
+    def __init__(
+        self,
+        first: bytes,
+        events: AsyncGenerator[bytes, None],
+        record: RequestRecord,
+        done: bytes = DONE,
+        failure: Callable[[GatewayError], bytes] = error_event,
+    ) -> None:
         super().__init__()
         del self.headers["content-length"]
         self.headers["cache-control"] = "no-cache"
@@ -48,6 +67,8 @@ class EventStream(Response):
         self._first = first
         self._events = events
         self._record = record
+        self._done = done
+        self._failure = failure
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """The ASGI application."""
@@ -70,11 +91,11 @@ class EventStream(Response):
             log_failure(self._record, error)
             await self._write_failure(send, as_gateway_error(error))
             return
-        await _write_block(send, DONE, more=False)
+        await _write_block(send, self._done, more=False)
 
     async def _write_failure(self, send: Send, error: GatewayError) -> None:
         self._record.error_code = str(error.code)
-        await _write_block(send, event(error.body()), more=False)
+        await _write_block(send, self._failure(error), more=False)
 
 
 async def _write_block(send: Send, block: bytes, *, more: bool = True) -> None:

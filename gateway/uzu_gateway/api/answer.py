@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import BaseModel
 from starlette.requests import Request
@@ -12,18 +12,57 @@ from starlette.responses import JSONResponse, Response
 
 from uzu_contract.errors import RequestError
 from uzu_contract.request import GenerateRequest
+from uzu_contract.response import GenerateChunk
 from uzu_gateway.context import gateway_of, record_of
 from uzu_gateway.disconnect import run_until_disconnect
-from uzu_gateway.engine.replies import JsonObject, Reply
+from uzu_gateway.engine.replies import JsonObject
+from uzu_gateway.errors import GatewayError
 from uzu_gateway.generation import IndexedChunk
-from uzu_gateway.sse import EventStream, event
+from uzu_gateway.sse import EventStream
+
+
+class AnswerForm(Protocol):
+    """How an answer is told: `Reply` in OpenAI's way, others in the ways of other APIs."""
+
+    @property
+    def done(self) -> bytes:
+        """Ends a stream that is whole."""
+        ...
+
+    def add(self, index: int, chunk: GenerateChunk) -> None:
+        """Take in a chunk of one choice, when nothing is streamed."""
+        ...
+
+    def stream(self, index: int, chunk: GenerateChunk) -> Iterator[JsonObject]:
+        """Take in a chunk of one choice; what a stream sends for it, which may be nothing."""
+        ...
+
+    async def finish(self) -> None:
+        """Do what is to be done when the last choice has finished, before the client is told."""
+        ...
+
+    def closing(self) -> Iterator[JsonObject]:
+        """What a stream sends after the last choice has finished."""
+        ...
+
+    def body(self) -> JsonObject:
+        """The whole answer."""
+        ...
+
+    def encode(self, payload: JsonObject) -> bytes:
+        """An event of the stream."""
+        ...
+
+    def failure(self, error: GatewayError) -> bytes:
+        """The event that ends a stream early."""
+        ...
 
 
 async def answer(
     request: Request,
     model: str,
     requests: Sequence[GenerateRequest],
-    reply: Reply,
+    reply: AnswerForm,
     blame: Callable[[RequestError], RequestError] = lambda error: error,
 ) -> Response:
     """Run `requests` and answer with `reply`.
@@ -48,7 +87,7 @@ async def answer(
     chunks = gateway_of(request).generations.run(model, requests, record)
     if not requests[0].stream:
         try:
-            return JSONResponse(await run_until_disconnect(request.receive, _collect(chunks, reply)))
+            return JSONResponse(await run_until_disconnect(request.receive, collect(chunks, reply)))
         except RequestError as error:
             raise blame(error) from None
     events = _events(chunks, reply)
@@ -59,7 +98,7 @@ async def answer(
         if isinstance(error, RequestError):
             raise blame(error) from None
         raise
-    return EventStream(first, events, record)
+    return EventStream(first, events, record, reply.done, reply.failure)
 
 
 def describe_body(schema: type[BaseModel]) -> dict[str, Any]:
@@ -80,21 +119,22 @@ def _inline(schema: Any, definitions: dict[str, Any]) -> Any:
     return {name: _inline(value, definitions) for name, value in schema.items()}
 
 
-async def _collect(chunks: AsyncGenerator[IndexedChunk, None], reply: Reply) -> dict[str, Any]:
+async def collect(chunks: AsyncGenerator[IndexedChunk, None], reply: AnswerForm) -> JsonObject:
+    """Take all chunks in; the whole answer."""
     async with aclosing(chunks):
         async for index, chunk in chunks:
             reply.add(index, chunk)
+    await reply.finish()
     return reply.body()
 
 
-async def _events(chunks: AsyncGenerator[IndexedChunk, None], reply: Reply) -> AsyncGenerator[bytes, None]:
+async def _events(
+    chunks: AsyncGenerator[IndexedChunk, None], reply: AnswerForm
+) -> AsyncGenerator[bytes, None]:
     async with aclosing(chunks):
         async for index, chunk in chunks:
-            if block := _encoded(reply.stream(index, chunk)):
+            if block := b"".join(map(reply.encode, reply.stream(index, chunk))):
                 yield block
-    if block := _encoded(reply.closing()):
+    await reply.finish()
+    if block := b"".join(map(reply.encode, reply.closing())):
         yield block
-
-
-def _encoded(payloads: Iterable[JsonObject]) -> bytes:
-    return b"".join(event(payload) for payload in payloads)

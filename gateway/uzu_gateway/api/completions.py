@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 from uzu_gateway.api.answer import answer, describe_body
 from uzu_gateway.context import gateway_of, record_of
 from uzu_gateway.engine.codec import completion_plan
+from uzu_gateway.engine.port import Capability
 from uzu_gateway.engine.replies import CompletionReply, ShownLogprobs
 from uzu_gateway.engine.structured import wanted_form
 from uzu_gateway.schemas.completions import CompletionRequest
@@ -26,7 +27,7 @@ async def create_completion(request: Request) -> Response:
         max_prompts=gateway.settings.max_prompts,
         traceparent=request.headers.get("traceparent"),
     )
-    model = record_of(request).model = await gateway.resolve_model(body.model)
+    model = record_of(request).model = await gateway.resolve_model(body.model, Capability.COMPLETION)
     reply = CompletionReply(
         model,
         plan.echoes,

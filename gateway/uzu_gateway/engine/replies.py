@@ -18,6 +18,8 @@ from uzu_gateway.engine.logprobs import (
     mean_logprob,
     prompt_logprobs,
 )
+from uzu_gateway.errors import GatewayError
+from uzu_gateway.sse import DONE, error_event, event
 
 JsonObject = dict[str, Any]
 
@@ -95,6 +97,7 @@ class Reply:
     id_prefix: str
     body_object: str
     chunk_object: str
+    done = DONE
 
     def __init__(
         self, model: str, choices: int, *, choices_per_prompt: int = 1, include_usage: bool = False
@@ -122,6 +125,21 @@ class Reply:
     def body(self) -> JsonObject:
         """The whole answer."""
         return {**self._head(self.body_object), "choices": self._choices(), "usage": self._usage()}
+
+    async def finish(self) -> None:
+        """See `AnswerForm.finish`."""
+
+    def encode(self, payload: JsonObject) -> bytes:
+        """See `AnswerForm.encode`."""
+        return event(payload)
+
+    def failure(self, error: GatewayError) -> bytes:
+        """See `AnswerForm.failure`."""
+        return error_event(error)
+
+    def usage(self) -> JsonObject:
+        """OpenAI's token counts."""
+        return self._usage()
 
     def _choices(self) -> list[JsonObject]:
         raise NotImplementedError
