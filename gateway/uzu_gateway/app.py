@@ -11,11 +11,22 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from uzu_contract.errors import RequestError
-from uzu_gateway.api import chat, completions, health, metrics, models, responses, tokens, unserved, vectors
+from uzu_gateway.api import (
+    chat,
+    completions,
+    health,
+    messages,
+    metrics,
+    models,
+    responses,
+    tokens,
+    unserved,
+    vectors,
+)
 from uzu_gateway.context import make_gateway, record_of
 from uzu_gateway.disconnect import ClientLeftError
 from uzu_gateway.engine.port import Engine, EngineError
-from uzu_gateway.errors import GatewayError, as_gateway_error
+from uzu_gateway.errors import GatewayError, as_gateway_error, error_response
 from uzu_gateway.in_flight import RequestsInFlight
 from uzu_gateway.middleware.body_limit import BodyLimit
 from uzu_gateway.middleware.request_scope import RequestScope
@@ -28,6 +39,7 @@ ROUTERS = (
     completions.router,
     chat.router,
     responses.router,
+    messages.router,
     tokens.router,
     models.router,
     vectors.router,
@@ -72,7 +84,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     log_failure(record, error)
     answer = as_gateway_error(error)
     record.error_code = str(answer.code)
-    return answer.response()
+    return error_response(answer, request.url.path)
 
 
 async def _note_client_left(request: Request, _: Exception) -> Response:

@@ -20,6 +20,7 @@ from uzu_gateway.errors import ERRORS
 from uzu_gateway.schemas.chat import ChatRequest
 from uzu_gateway.schemas.completions import CompletionRequest
 from uzu_gateway.schemas.fields import GenerationFields
+from uzu_gateway.schemas.messages import MessagesRequest
 from uzu_gateway.schemas.refused import IGNORED, REFUSED, shown_values
 from uzu_gateway.schemas.responses import ResponsesRequest
 from uzu_gateway.schemas.tokens import DetokenizeRequest, TokenizeRequest
@@ -91,6 +92,7 @@ TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "completions": lambda: _fields_table(CompletionRequest, GenerationFields.model_fields),
         "chat": lambda: _fields_table(ChatRequest, GenerationFields.model_fields),
         "responses": lambda: _fields_table(ResponsesRequest),
+        "messages": lambda: _fields_table(MessagesRequest),
         "tokenize": lambda: _fields_table(TokenizeRequest),
         "detokenize": lambda: _fields_table(DetokenizeRequest),
         "embeddings": lambda: _fields_table(EmbeddingsRequest),

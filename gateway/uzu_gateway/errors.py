@@ -135,6 +135,40 @@ class GatewayError(Exception):
         return JSONResponse(self.body(), self.spec.status, headers)
 
 
+ANTHROPIC_PATH = "/v1/messages"
+"""Below it, answers and errors have Anthropic's shape."""
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def is_anthropic(path: str) -> bool:
+    """Whether a path is one of Anthropic's API."""
+    return path == ANTHROPIC_PATH or path.startswith(ANTHROPIC_PATH + "/")
+
+
+def anthropic_body(error: GatewayError) -> dict[str, Any]:
+    """The error in Anthropic's shape."""
+    status = error.spec.status
+    kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": error.body()["error"]["message"]}}
+
+
+def error_response(error: GatewayError, path: str) -> JSONResponse:
+    """The response for an error, in the shape of the API that `path` belongs to."""
+    response = error.response()
+    if not is_anthropic(path):
+        return response
+    headers = {name: value for name, value in response.headers.items() if name != "content-length"}
+    return JSONResponse(anthropic_body(error), response.status_code, headers)
+
+
 def as_gateway_error(error: BaseException) -> GatewayError:
     """What a client is told about an exception, whatever it is."""
     match error:

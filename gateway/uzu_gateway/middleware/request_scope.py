@@ -11,7 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from uzu_gateway.context import RECORD_KEY
-from uzu_gateway.errors import as_gateway_error
+from uzu_gateway.errors import as_gateway_error, error_response, is_anthropic
 from uzu_gateway.in_flight import RequestsInFlight
 from uzu_gateway.request_log import log_failure, log_request
 from uzu_gateway.telemetry import RequestRecord, Telemetry
@@ -46,7 +46,10 @@ class RequestScope:
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = record.status or message["status"]
-                MutableHeaders(scope=message)[REQUEST_ID] = record.request_id
+                headers = MutableHeaders(scope=message)
+                headers[REQUEST_ID] = record.request_id
+                if is_anthropic(scope["path"]):
+                    headers["request-id"] = record.request_id
             await send(message)
 
         with self._in_flight.one():
@@ -59,7 +62,7 @@ class RequestScope:
                     raise
                 answer = as_gateway_error(error)
                 record.error_code = str(answer.code)
-                await answer.response()(scope, receive, send_with_id)
+                await error_response(answer, scope["path"])(scope, receive, send_with_id)
                 if isinstance(error, asyncio.CancelledError):
                     raise
             finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
@@ -11,6 +11,7 @@ from uzu_contract.errors import RequestError, invalid, unsupported
 from uzu_gateway.schemas.chat import ChatRequest
 from uzu_gateway.schemas.fields import MODEL, Unchecked
 from uzu_gateway.schemas.parse import parse_body
+from uzu_gateway.schemas.refusal import refused
 from uzu_gateway.schemas.renames import renamed
 from uzu_gateway.schemas.response_items import JsonObject, parse_input, to_messages
 
@@ -43,15 +44,6 @@ _SHARED = (
     *("parallel_tool_calls", "cache_salt", "chat_template_kwargs", "stream"),
 )
 """Fields that mean the same in a chat."""
-
-
-def _refused(field: str, *neutral: object) -> Any:
-    def check(value: object) -> object:
-        if value is not None and value not in neutral:
-            raise unsupported(field, "is not supported; leave it out")
-        return value
-
-    return Annotated[Any, PlainValidator(check, json_schema_input_type=None)]
 
 
 def parse_metadata(value: object) -> dict[str, str]:
@@ -153,13 +145,13 @@ class ResponsesRequest(BaseModel):
     logit_bias: dict[str, float] | None = Field(default=None, description="as in chat completions")
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="as in chat completions")
     cache_salt: str | None = Field(default=None, description="as in chat completions")
-    conversation: _refused("conversation") = Field(  # type: ignore[valid-type]
+    conversation: refused("conversation") = Field(  # type: ignore[valid-type]
         default=None, description="refused; use `previous_response_id`"
     )
-    prompt: _refused("prompt") = Field(  # type: ignore[valid-type]
+    prompt: refused("prompt") = Field(  # type: ignore[valid-type]
         default=None, description="refused; send the text as `instructions` and `input`"
     )
-    max_tool_calls: _refused("max_tool_calls") = Field(  # type: ignore[valid-type]
+    max_tool_calls: refused("max_tool_calls") = Field(  # type: ignore[valid-type]
         default=None, description="refused; it counts tools that run on the server, of which there are none"
     )
 
@@ -242,6 +234,3 @@ def _tool_choice(value: object) -> Any:
     if value.get("type") != "function":
         raise unsupported("tool_choice.type", f"{value.get('type')!r:.40} is not supported; function is")
     return {"type": "function", "function": {"name": value.get("name")}}
-
-
-Blame = Callable[[RequestError], RequestError]

@@ -18,6 +18,7 @@ import uvicorn
 from uzu_gateway.app import create_app
 from uzu_gateway.engine.fake import FakeEngine
 from uzu_gateway.engine.port import Engine
+from uzu_gateway.errors import is_anthropic
 from uzu_gateway.server import make_server
 from uzu_gateway.settings import Settings
 
@@ -162,6 +163,11 @@ def assert_error() -> Callable[..., dict[str, Any]]:
         assert response.headers["x-request-id"]
         assert response.headers["x-should-retry"] == ("true" if status >= 429 else "false")
         body = response.json()
+        if is_anthropic(response.request.url.path):
+            assert set(body) == {"type", "error"}
+            assert set(body["error"]) == {"type", "message"}
+            anthropic: dict[str, Any] = body["error"]
+            return anthropic
         assert set(body) == {"error"}
         assert set(body["error"]) == {"message", "type", "param", "code"}
         assert (body["error"]["code"], body["error"]["param"]) == (code, param), body

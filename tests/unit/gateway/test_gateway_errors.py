@@ -89,10 +89,15 @@ async def test_unknown_routes(
     ],
 )
 async def test_bodies_that_are_none(
-    client: httpx.AsyncClient, engine: FakeEngine, path: str, body: bytes, code: str
+    client: httpx.AsyncClient,
+    engine: FakeEngine,
+    assert_error: AssertError,
+    path: str,
+    body: bytes,
+    code: str,
 ) -> None:
     response = await client.post(path, content=body, headers=JSON)
-    assert (response.status_code, response.json()["error"]["code"]) == (400, code)
+    assert_error(response, 400, code, response.json()["error"].get("param"))
     assert response.headers["x-should-retry"] == "false"
     assert engine.started == 0
 
