@@ -1,6 +1,6 @@
 """Writes a GGUF file's weights as a Hugging Face checkpoint in bfloat16, without a tokenizer.
 
-A program of its own: it runs in the environment `vllm`. Usage: gguf_checkpoint.py GGUF FOLDER
+A program of its own: it runs in the environment `peers`. Usage: gguf_checkpoint.py GGUF FOLDER
 """
 
 from __future__ import annotations

