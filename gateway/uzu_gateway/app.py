@@ -12,8 +12,10 @@ from starlette.requests import ClientDisconnect
 
 from uzu_contract.errors import RequestError
 from uzu_gateway.api import (
+    batches,
     chat,
     completions,
+    files,
     health,
     messages,
     metrics,
@@ -40,6 +42,8 @@ ROUTERS = (
     chat.router,
     responses.router,
     messages.router,
+    files.router,
+    batches.router,
     tokens.router,
     models.router,
     vectors.router,
@@ -54,12 +58,13 @@ _ANSWERED = (GatewayError, RequestError, EngineError, HTTPException, RequestVali
 def create_app(settings: Settings, engine: Engine) -> FastAPI:
     """The gateway as an ASGI application, which owns `engine` and closes it when it stops."""
     telemetry = Telemetry()
-    gateway = make_gateway(settings, engine, telemetry)
     in_flight = RequestsInFlight(telemetry.requests_in_flight)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        gateway.batches.start()
         yield
+        await gateway.batches.close()
         await gateway.background.close()
         # The server has just cancelled what outlived its grace: let it say so to its clients.
         await in_flight.wait_until_none(LAST_WORDS_S)
@@ -67,14 +72,18 @@ def create_app(settings: Settings, engine: Engine) -> FastAPI:
         await gateway.responses.close()
 
     app = FastAPI(title="Uzu", docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
-    app.state.gateway = gateway
+    gateway = app.state.gateway = make_gateway(settings, engine, telemetry, app)
     for router in ROUTERS:
         app.include_router(router)
     for kind in _ANSWERED:
         app.add_exception_handler(kind, _answer_error)
     app.add_exception_handler(ClientLeftError, _note_client_left)
     app.add_exception_handler(ClientDisconnect, _note_client_left)
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
+    app.add_middleware(
+        BodyLimit,
+        max_bytes=settings.max_body_bytes,
+        exceptions={files.FILES_PATH: settings.max_file_bytes + files.FORM_BYTES},
+    )
     app.add_middleware(RequestScope, telemetry=telemetry, in_flight=in_flight)
     return app
 

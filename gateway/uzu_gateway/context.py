@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from starlette.requests import Request
+from starlette.types import ASGIApp
 
 from uzu_contract.errors import RequestError
 from uzu_gateway.background import BackgroundResponses
+from uzu_gateway.batches.service import BatchService
 from uzu_gateway.engine.port import Capability, Engine, ModelInfo, ModelNotFoundError, cannot
 from uzu_gateway.errors import GatewayError
 from uzu_gateway.generation import Generations
@@ -30,6 +32,7 @@ class Gateway:
         engine: what answers.
         telemetry: what it counts.
         responses: what it remembers of `/v1/responses`.
+        batches: files and batches.
 
     """
 
@@ -37,6 +40,7 @@ class Gateway:
     engine: Engine
     telemetry: Telemetry
     responses: ResponseStore
+    batches: BatchService
 
     @cached_property
     def admin_key(self) -> str | None:
@@ -103,14 +107,14 @@ class Gateway:
         raise ModelNotFoundError(name)
 
 
-def make_gateway(settings: Settings, engine: Engine, telemetry: Telemetry) -> Gateway:
+def make_gateway(settings: Settings, engine: Engine, telemetry: Telemetry, app: ASGIApp) -> Gateway:
     """The parts that the settings ask for."""
     responses: ResponseStore
     if settings.redis_url is None:
         responses = MemoryResponseStore(settings.responses_store_bytes, settings.responses_ttl_s)
     else:
         responses = RedisResponseStore(settings.redis_url, settings.responses_ttl_s)
-    return Gateway(settings, engine, telemetry, responses)
+    return Gateway(settings, engine, telemetry, responses, BatchService(settings, app))
 
 
 def gateway_of(request: Request) -> Gateway:

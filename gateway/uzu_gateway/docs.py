@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from uzu_gateway.app import ROUTERS
 from uzu_gateway.errors import ERRORS
+from uzu_gateway.schemas.batches import BatchRequest
 from uzu_gateway.schemas.chat import ChatRequest
 from uzu_gateway.schemas.completions import CompletionRequest
 from uzu_gateway.schemas.fields import GenerationFields
@@ -93,6 +94,7 @@ TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "chat": lambda: _fields_table(ChatRequest, GenerationFields.model_fields),
         "responses": lambda: _fields_table(ResponsesRequest),
         "messages": lambda: _fields_table(MessagesRequest),
+        "batches": lambda: _fields_table(BatchRequest),
         "tokenize": lambda: _fields_table(TokenizeRequest),
         "detokenize": lambda: _fields_table(DetokenizeRequest),
         "embeddings": lambda: _fields_table(EmbeddingsRequest),

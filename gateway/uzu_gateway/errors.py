@@ -63,7 +63,7 @@ ERRORS: Mapping[str, ErrorSpec] = {
     ErrorCode.INVALID_REQUEST: _client(400, "the fields as a whole make no valid request"),
     ErrorCode.INVALID_PARAMETER: _client(400, "`param` has a wrong type or a value out of range"),
     ErrorCode.UNSUPPORTED_PARAMETER: _client(400, "`param` is known, but not supported"),
-    ErrorCode.UNSUPPORTED_OPERATION: _client(400, "the model cannot do what was asked for"),
+    ErrorCode.UNSUPPORTED_OPERATION: _client(400, "the model, or this gateway, cannot do what was asked for"),
     ErrorCode.CONTEXT_LENGTH_EXCEEDED: _client(400, "prompt and `max_tokens` do not fit the model's context"),
     "model_required": _client(400, "`model` was left out and there is more than one to choose from"),
     "invalid_api_key": ErrorSpec(401, "authentication_error", False, "no key was sent, or a wrong one"),

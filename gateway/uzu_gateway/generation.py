@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from uzu_contract.request import GenerateRequest
 from uzu_contract.response import FinishReason, GenerateChunk
@@ -60,6 +60,8 @@ class Generations:
     ) -> AsyncGenerator[GenerateChunk, None]:
         prompt_tokens = completion_tokens = 0
         finished = False
+        if record.priority is not None:
+            request = replace(request, priority=record.priority)
         self.telemetry.generations_in_flight.inc()
         try:
             async with aclosing(self.engine.generate(model, request, request_id)) as chunks:

@@ -60,6 +60,20 @@ class Settings(BaseModel):
         pattern=r"^(rediss?|unix)://",
         description="keep them in this Redis instead, which several gateways may share",
     )
+    data_dir: Path | None = Field(
+        default=None,
+        description="folder that keeps files and batches through restarts; without it both are refused",
+    )
+    data_ttl_s: float = Field(
+        default=30 * 86_400.0, gt=0, description="seconds after which files and ended batches are removed"
+    )
+    max_file_bytes: int = Field(default=200 * MEBIBYTE, ge=1, description="longest file that is uploaded")
+    max_files_bytes: int = Field(
+        default=4096 * MEBIBYTE, ge=1, description="most that all files together may take"
+    )
+    batch_concurrency: int = Field(
+        default=4, ge=1, le=1024, description="most requests of batches that run at once"
+    )
     strict_fields: bool = Field(
         default=False,
         description="refuse unknown fields of a body with 400 instead of ignoring and counting them",

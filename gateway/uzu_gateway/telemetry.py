@@ -7,6 +7,8 @@ from time import monotonic
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+PRIORITY_KEY = "uzu.priority"
+"""Where the ASGI scope of a request that the gateway sends itself holds the priority of its generations."""
 UNMATCHED = "unmatched"
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -24,6 +26,7 @@ class RequestRecord:
         prompt_tokens: tokens of all prompts.
         completion_tokens: tokens generated.
         error_code: of the error that was sent, also inside a stream.
+        priority: of its generations; None leaves them the one that they have.
 
     """
 
@@ -34,6 +37,7 @@ class RequestRecord:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     error_code: str | None = None
+    priority: int | None = None
 
     @property
     def elapsed_s(self) -> float:

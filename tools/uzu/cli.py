@@ -74,6 +74,13 @@ def cli() -> None:
     help="Engine option for 1/model.json; VALUE is JSON, or else text. May be repeated.",
 )
 @click.option(
+    "--gateway-option",
+    "gateway_options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Option of the gateway, such as admin_key_file=KEYFILE. May be repeated.",
+)
+@click.option(
     "--instances",
     type=click.IntRange(1, MOST_INSTANCES),
     help="Processes that serve the model and share out the CPUs; default: as the model's config.pbtxt says.",
@@ -105,6 +112,7 @@ def _serve(
     triton_grpc_port: int | None,
     triton_metrics_port: int | None,
     options: tuple[str, ...],
+    gateway_options: tuple[str, ...],
     instances: int | None,
     log_level: str,
     ready_timeout: float,
@@ -123,6 +131,7 @@ def _serve(
             keep=keep,
             triton_ports=(triton_http_port, triton_grpc_port, triton_metrics_port),
             engine_options=dict(map(_parse_option, options)),
+            gateway_options=dict(map(_parse_gateway_option, gateway_options)),
             instances=instances,
             log_level=cast(LogLevel, log_level),
             ready_timeout_s=ready_timeout,
@@ -241,6 +250,13 @@ def main() -> None:
 
 def _on_signal(number: int, _: FrameType | None) -> None:
     raise _InterruptedError(number)
+
+
+def _parse_gateway_option(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not key or not separator:
+        raise UsageError(f"--gateway-option: {text!r} is not KEY=VALUE")
+    return key.replace("-", "_"), value
 
 
 def _parse_option(text: str) -> tuple[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from typing import Any, Literal
 from uzu.console import Console
 from uzu.engine_options import check_engine_options
 from uzu.errors import ExitCode, UsageError
+from uzu.gateway_options import gateway_arguments
 from uzu.gguf import read_header
 from uzu.interpreter import Interpreter
 from uzu.model_folder import check_model_folder
@@ -62,6 +63,7 @@ class ServeOptions:
         keep: leave the run directory when it ends.
         triton_ports: HTTP, gRPC and metrics; None means any free one.
         engine_options: go into 1/model.json.
+        gateway_options: of the gateway, by name, as text.
         instances: processes that serve the model; None leaves it to the model's configuration, or is one.
         log_level: how much Triton and the gateway say.
         ready_timeout_s: until the model is loaded.
@@ -78,6 +80,7 @@ class ServeOptions:
     keep: bool = False
     triton_ports: tuple[int | None, int | None, int | None] = (None, None, None)
     engine_options: Mapping[str, Any] = field(default_factory=dict)
+    gateway_options: Mapping[str, str] = field(default_factory=dict)
     instances: int | None = None
     log_level: LogLevel = "info"
     ready_timeout_s: float = 300.0
@@ -98,6 +101,7 @@ def serve(options: ServeOptions, settings: Settings, console: Console) -> ExitCo
     if native is not None:
         check_engine_options(native.options, str(native.options_path))
     check_engine_options({"model": "weights", **options.engine_options}, "--option")
+    gateway = gateway_arguments(options.gateway_options, settings.home / "gateway")
     name = _served_name(options.served_name, specifier)
     _check_ports(options)
     interpreter = Interpreter.current()
@@ -128,13 +132,14 @@ def serve(options: ServeOptions, settings: Settings, console: Console) -> ExitCo
             verbose=options.log_level == "debug",
             quiet=options.log_level in ("warning", "error"),
         )
-        return _run(plan, name, options, environment, run, console)
+        return _run(plan, name, options, gateway, environment, run, console)
 
 
 def _run(
     plan: TritonPlan,
     name: str,
     options: ServeOptions,
+    gateway: Sequence[str],
     environment: Mapping[str, str],
     run: RunDirectory,
     console: Console,
@@ -162,6 +167,7 @@ def _run(
                 *("--host", options.host, "--port", str(options.port)),
                 *("--triton-url", plan.grpc_address, "--default-model", name),
                 *("--log-level", options.log_level),
+                *gateway,
             ],
             environment=environment,
             ready=lambda: answers(f"{url}/health/ready"),

@@ -19,6 +19,7 @@ from uzu_gateway.context import gateway_of, record_of
 from uzu_gateway.engine.response_reply import ResponseReply
 from uzu_gateway.errors import GatewayError
 from uzu_gateway.request_log import log_failure
+from uzu_gateway.schemas.batches import listed, page_of
 from uzu_gateway.schemas.parse import read_body
 from uzu_gateway.schemas.renames import renamed
 from uzu_gateway.schemas.response_items import JsonObject
@@ -105,28 +106,10 @@ async def cancel_response(request: Request, response_id: str) -> dict[str, Any]:
 async def list_input_items(request: Request, response_id: str) -> dict[str, Any]:
     """The conversation before a stored response, the latest item first unless `order=asc`."""
     items: list[dict[str, Any]] = (await _stored(request, response_id))["input"]
-    asked = request.query_params
-    if asked.get("order", "desc") not in ("asc", "desc"):
-        raise invalid("order", "must be asc or desc")
-    if asked.get("order", "desc") == "desc":
-        items = items[::-1]
-    limit = asked.get("limit", "20")
-    if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= _MOST_PER_PAGE:
-        raise invalid("limit", f"must be between 1 and {_MOST_PER_PAGE}")
-    after = asked.get("after")
-    if after is not None:
-        places = [place for place, item in enumerate(items) if item["id"] == after]
-        if not places:
-            raise invalid("after", "is no item of this response")
-        items = items[places[0] + 1 :]
-    page = items[: int(limit)]
-    return {
-        "object": "list",
-        "data": page,
-        "first_id": page[0]["id"] if page else None,
-        "last_id": page[-1]["id"] if page else None,
-        "has_more": len(items) > len(page),
-    }
+    page, has_more = page_of(
+        items, request.query_params, lambda item: str(item["id"]), most=_MOST_PER_PAGE, default=20
+    )
+    return listed(page, has_more)
 
 
 async def _plan(request: Request) -> tuple[ResponsesRequest, Sequence[JsonObject], ChatPlan]:

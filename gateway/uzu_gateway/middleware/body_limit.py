@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -16,21 +18,24 @@ class BodyLimit:
     Args:
         app: the rest of the application.
         max_bytes: the longest body that is read.
+        exceptions: for some paths, another length.
 
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_bytes: int, exceptions: Mapping[str, int] | None = None) -> None:
         self._app = app
         self._max_bytes = max_bytes
+        self._exceptions = exceptions or {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI application."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        max_bytes = self._exceptions.get(scope["path"], self._max_bytes)
         declared = Headers(scope=scope).get("content-length", "")
-        if declared.isascii() and declared.isdigit() and int(declared[:20]) > self._max_bytes:
-            raise self._too_large()
+        if declared.isascii() and declared.isdigit() and int(declared[:20]) > max_bytes:
+            raise _too_large(max_bytes)
         received = 0
 
         async def counted_receive() -> Message:
@@ -38,15 +43,15 @@ class BodyLimit:
             message = await receive()
             if message["type"] == "http.request":
                 received += len(message.get("body", b""))
-                if received > self._max_bytes:
-                    raise self._too_large()
+                if received > max_bytes:
+                    raise _too_large(max_bytes)
             return message
 
         await self._app(scope, counted_receive, send)
 
-    def _too_large(self) -> GatewayError:
-        # The connection stays open: closing it under a client that still sends would lose it this answer.
-        return GatewayError(
-            "body_too_large",
-            f"The body is longer than {self._max_bytes} bytes, the most this gateway accepts.",
-        )
+
+def _too_large(max_bytes: int) -> GatewayError:
+    # The connection stays open: closing it under a client that still sends would lose it this answer.
+    return GatewayError(
+        "body_too_large", f"The body is longer than {max_bytes} bytes, the most this gateway accepts."
+    )

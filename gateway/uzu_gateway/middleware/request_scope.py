@@ -14,7 +14,7 @@ from uzu_gateway.context import RECORD_KEY
 from uzu_gateway.errors import as_gateway_error, error_response, is_anthropic
 from uzu_gateway.in_flight import RequestsInFlight
 from uzu_gateway.request_log import log_failure, log_request
-from uzu_gateway.telemetry import RequestRecord, Telemetry
+from uzu_gateway.telemetry import PRIORITY_KEY, RequestRecord, Telemetry
 
 REQUEST_ID = "x-request-id"
 _SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
@@ -40,7 +40,9 @@ class RequestScope:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        record = RequestRecord(_request_id(Headers(scope=scope)), monotonic())
+        record = RequestRecord(
+            _request_id(Headers(scope=scope)), monotonic(), priority=scope.get(PRIORITY_KEY)
+        )
         scope[RECORD_KEY] = record
 
         async def send_with_id(message: Message) -> None:

@@ -25,6 +25,8 @@ POSTS: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "a b"}]},
 }
 BODILESS = {
+    "/v1/files",
+    "/v1/batches/{batch_id}/cancel",
     "/v1/responses/{response_id}/cancel",
     "/v1/models/{model_id}/load",
     "/v1/models/{model_id}/unload",

@@ -72,6 +72,13 @@ def refused(uzu: Uzu, says: str, *arguments: str, **environment: str) -> None:
         ),
         ("--option: option 'threads' must be between 1 and 256, not 0", ["serve", "--option", "threads=0"]),
         ("--option: 'model' and 'source' are", ["serve", "--option", "model=x"]),
+        ("--gateway-option: 'x' is not KEY=VALUE", ["serve", "--gateway-option", "x"]),
+        ("--gateway-option: 'x' is not an option.*admin_key_file", ["serve", "--gateway-option", "x=1"]),
+        ("--gateway-option: port is set by uzu serve", ["serve", "--gateway-option", "port=1"]),
+        (
+            "--gateway-option: admin_key_file '/no/key': .*cannot be read",
+            ["serve", "--gateway-option", "admin-key-file=/no/key"],
+        ),
         ("--served-name: 'a b' must be", ["serve", "--served-name", "a b"]),
         ("--host: 'no.such.host.invalid' is not an address", ["serve", "--host", "no.such.host.invalid"]),
         ("is not pypi:PACKAGE", ["fetch", "pypi:"]),
