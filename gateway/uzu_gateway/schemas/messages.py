@@ -181,7 +181,10 @@ class CountTokensRequest(BaseModel):
             if not isinstance(self.tools, list):
                 raise invalid("tools", "must be a list of objects")
             raw["tools"] = [_tool(f"tools[{index}]", tool) for index, tool in enumerate(self.tools)]
-        raw |= _tool_choice(self.tool_choice)
+        chosen = _tool_choice(self.tool_choice)
+        # Without tools there is nothing to choose from, which clients say in both ways.
+        if self.tools or chosen.get("tool_choice") not in ("auto", "none"):
+            raw |= chosen
         try:
             return parse_body(raw, ChatRequest, strict=False)[0]
         except RequestError as error:

@@ -176,7 +176,8 @@ class ResponsesRequest(BaseModel):
         raw |= _response_format(self.text) | _reasoning(self.reasoning)
         if self.tools:
             raw["tools"] = [_tool(f"tools[{index}]", tool) for index, tool in enumerate(_list(self.tools))]
-        if self.tool_choice is not None:
+        # Without tools there is nothing to choose from, which clients say in both ways.
+        if self.tool_choice is not None and (self.tools or self.tool_choice not in ("auto", "none")):
             raw["tool_choice"] = _tool_choice(self.tool_choice)
         try:
             return parse_body(raw, ChatRequest, strict=False)[0]

@@ -375,3 +375,10 @@ async def test_the_store_in_memory_is_bounded() -> None:
     assert await store.delete("f")
     await store.close()
     assert store.size_bytes == 0
+
+
+@pytest.mark.parametrize("choice", ["auto", "none"])
+async def test_a_choice_of_no_tools_changes_nothing(client: httpx.AsyncClient, choice: str) -> None:
+    await create(client, input="x", tools=[], tool_choice=choice, parallel_tool_calls=True)
+    body = {"max_tokens": 5, "messages": [{"role": "user", "content": "x"}], "tool_choice": {"type": choice}}
+    assert (await client.post("/v1/messages", json=body)).status_code == 200
