@@ -50,7 +50,7 @@ class Answer:
 
 class RealEngine:
     def __init__(self, folder_path: Path, measure: Measure | None = None, **options: object) -> None:
-        self.options = parse_options({"model": str(folder_path), **options})
+        self.options = parse_options({"model": str(folder_path), "check_integrity": True, **options})
         self.faults: list[BaseException] = []
         measured = {} if measure is None else {"measure": measure}
         loaded = load_model(self.options, folder_path, "smollm2", self.faults.append, **measured)

@@ -115,7 +115,8 @@ async def test_speculated_streams_equal_plain_ones(start_triton, engine):
 
 async def test_high_priority_starts_before_low_work_that_waits_and_runs(start_triton):
     """vllm#24365, #40004: the engine is full of low work, and a high request arrives."""
-    server = start_triton(options={"max_sequences": 2, "kv_cache_tokens": 16384, "speculation": "off"})
+    options = {"max_sequences": 2, "kv_cache_tokens": 16384, "speculation": "off", "check_integrity": True}
+    server = start_triton(options=options)
     engine = TritonEngine(server.grpc_address, request_timeout_s=120, models_ttl_s=1)
     order: list[str] = []
 
@@ -132,6 +133,7 @@ async def test_high_priority_starts_before_low_work_that_waits_and_runs(start_tr
     replies = await asyncio.gather(*running)
     await engine.close()
     server.close()
+    assert "the engine's books are wrong" not in server.log
     assert order[0] == "high"
     assert high.last.perf_metrics["queue_ms"] < 500
     assert sum(r.last.perf_metrics["preemptions"] for r in replies) >= 1
