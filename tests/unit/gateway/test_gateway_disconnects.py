@@ -87,7 +87,8 @@ async def test_cancelled_chaos_leaves_nothing(live: Live, eventually: Eventually
             body["max_tokens"] = 5
         if path == "/v1/completions" and index % 8 == 0:
             body["prompt"] = ["a", "b", "c"]
-        patience = dice.random() * 0.4 if leaves else 30
+        # Up to a second and a half: a busy machine takes a third of that to take all of them in.
+        patience = dice.random() * 1.5 if leaves else 30
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 response = await client.post(path, json=body)
